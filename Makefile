@@ -33,7 +33,8 @@ $(PY):
 # The lock holds everything, so pip need not resolve anything on the kind of machine it was made for; unpacking is what
 # takes long, and two calls side by side use two cores. Elsewhere (macOS, ARM, other versions of Python) pip resolves
 # requirements.txt, with the lock as far as it applies.
-# `core` itself is put on the path by one line in a .pth file, which needs no build step and no network.
+# `core` and `lab` are put on the path by one line in a .pth file, and the command `fedcon` beside Python, which needs
+# no build step and no network.
 $(INSTALLED): requirements.lock requirements.txt | $(PY)
 	@echo "Installing the packages of requirements.lock (about 6 GB with PyTorch; two to three minutes) ..."
 	@if $(PY) -c 'import sys, platform as p; sys.exit(not ((3, 11) <= sys.version_info < (3, 14) and p.system() == "Linux" and p.machine() == "x86_64"))'; then \
@@ -44,17 +45,18 @@ $(INSTALLED): requirements.lock requirements.txt | $(PY)
 	  $(PIP) install -r requirements.txt -c requirements.lock || $(PIP) install -r requirements.txt; \
 	fi
 	@$(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "book_of_this_folder.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
+	@printf '#!%s\nfrom lab.__main__ import begin\nbegin()\n' "$$PWD/$(PY)" > $(VENV)/bin/fedcon && chmod +x $(VENV)/bin/fedcon
 	@touch $@
 
 # one process for both, because importing PyTorch takes seconds
 book: $(INSTALLED)  ## run the notebooks, build the site into _build/html, check it
-	@$(PY) -c 'import sys; from core.__main__ import main; sys.exit(main(["book", "build"]) or main(["book", "check"]))'
+	@$(PY) -c 'import sys; from lab.__main__ import main; sys.exit(main(["book", "build"]) or main(["book", "check"]))'
 
 check: $(INSTALLED)  ## check the site that is already built
-	@$(PY) -m core book check
+	@$(PY) -m lab book check
 
 serve: $(INSTALLED)  ## show the built site on this machine
-	@$(PY) -m core book serve
+	@$(PY) -m lab book serve
 
 # JupyterLab is no part of the lock: who only builds the book does without it
 lab: $(INSTALLED)  ## open the notebooks in JupyterLab, which the first call installs
@@ -62,19 +64,19 @@ lab: $(INSTALLED)  ## open the notebooks in JupyterLab, which the first call ins
 	@$(PY) -m jupyterlab notebooks/00_quickstart.ipynb
 
 shots: $(INSTALLED)  ## take a picture of every page, desktop and phone, into _build/shots
-	@$(PY) -m core book shots --out _build/shots
+	@$(PY) -m lab book shots --out _build/shots
 
 pdf: $(INSTALLED)  ## print the built site into one file, _build/book.pdf (needs Chromium)
-	@$(PY) -m core book pdf --out _build/book.pdf
+	@$(PY) -m lab book pdf --out _build/book.pdf
 
 student: $(INSTALLED)  ## notebooks without solutions that check answers themselves, into _build/student
-	@$(PY) -m core book student --out _build/student
+	@$(PY) -m lab book student --out _build/student
 
 slides: $(INSTALLED)  ## slides of every chapter, which need no network, into _build/slides
-	@$(PY) -m core book slides --out _build/slides
+	@$(PY) -m lab book slides --out _build/slides
 
 datapack: $(INSTALLED)  ## the real data sets that fit 50 MB and may be passed on: _build/datapack.zip
-	@$(PY) -m core data pack _build/datapack.zip
+	@$(PY) -m lab data pack _build/datapack.zip
 
 # Each worker gets one thread, so that two of them fill two cores, and the files in the order of tests/conftest.py. A
 # worker that dies ends the tests with the name of the one that killed it; pytest-xdist would wait for ever if it
@@ -83,7 +85,7 @@ datapack: $(INSTALLED)  ## the real data sets that fit 50 MB and may be passed o
 test: $(INSTALLED)  ## all tests, and every notebook at the quick profile
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 	  --max-worker-restart 0 tests
-	@$(PY) -m core book execute
+	@$(PY) -m lab book execute
 
 # Flower holds back versions of packages that the book has newer, so both stand in an environment of their own, which
 # sees .venv behind it.
@@ -98,14 +100,14 @@ machines: $(MACHINES)/.installed  ## Ray and Flower, in .venv-machines
 
 test-machines: $(MACHINES)/.installed  ## the tests with real Ray nodes and a real federation
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(MACHINES)/bin/python -m pytest \
-	  tests/experiments/test_sweep.py tests/experiments/test_flower.py \
-	  tests/experiments/test_flower_hospital.py tests/e2e/test_federation.py
+	  tests/lab/test_sweep.py tests/lab/test_flower.py \
+	  tests/lab/test_flower_hospital.py tests/e2e/test_federation.py
 
 federation-demo: $(MACHINES)/.installed  ## three hospitals and a server on this machine, with TLS and keys
-	@$(MACHINES)/bin/python -m core.experiments.flower.demo
+	@$(MACHINES)/bin/python -m lab.flower.demo
 
 federation-simulation: $(MACHINES)/.installed  ## three hospitals that Flower simulates on this machine
-	@$(MACHINES)/bin/python -m core.experiments.flower.demo --simulated
+	@$(MACHINES)/bin/python -m lab.flower.demo --simulated
 
 lint: $(INSTALLED)  ## ruff and mypy
 	@$(PY) -m ruff format --check --quiet . || { $(PY) -m ruff format --check . ; echo "make format mends this"; exit 1; }
@@ -116,7 +118,7 @@ format: $(INSTALLED)  ## lay out the code: 100 columns, 80 in notebooks
 	@$(PY) -m ruff format .
 
 sync: $(INSTALLED)  ## write every notebooks/*.ipynb again from its .py
-	@$(PY) -c "from core.report.notebooks import sync; print(*sync(), sep=\"\\n\")"
+	@$(PY) -c "from lab.report.notebooks import sync; print(*sync(), sep=\"\\n\")"
 
 # The GPU libraries exist for Linux on x86-64 only.
 lock:  ## write requirements.lock from what is installed in .venv

@@ -6,7 +6,7 @@
 #
 # Several clients hold different images. They train one network together, and no image leaves a client. The cell that
 # begins with `dataset =` holds all that you may change; the same names work from the command line:
-# `python -m core notebook 00_quickstart -p alpha 1.0`.
+# `fedcon notebook 00_quickstart -p alpha 1.0`.
 
 # %% tags=["parameters"]
 dataset = "digits"
@@ -17,9 +17,9 @@ seed = 0
 profile = "quick"
 
 # %%
-from core import experiments
-from core.experiments.profiles import apply
-from core.report import curves, partition_plot, show
+import lab
+from lab.profiles import apply
+from lab.report import curves, partition_plot, show
 
 # %% [markdown]
 # ## Who holds what
@@ -46,8 +46,8 @@ experiment.to_dict()
 # `alpha` says how unequal the clients are. Near 0 each client sees few classes; at 100 all look alike.
 
 # %%
-task = experiments.make_task(experiment)
-members = experiments.make_clients(experiment, task)
+task = lab.make_task(experiment)
+members = lab.make_clients(experiment, task)
 
 # %%
 import torch
@@ -68,8 +68,8 @@ show(
 # and sends it back. The server averages what it receives: this is *federated averaging*, FedAvg.
 
 # %%
-record = experiments.new_record(experiment, task)
-for result in experiments.rounds(experiment, task=task, clients=members):
+record = lab.new_record(experiment, task)
+for result in lab.rounds(experiment, task=task, clients=members):
     record.add(result)
     # some profiles test the model every second round only
     correct = result.metrics.get("accuracy")
@@ -109,11 +109,11 @@ sent.rename_axis("bytes of the whole run")
 # %% [markdown]
 # ## The same on real data
 #
-# The command line runs an experiment with a progress bar and keeps a record. `python -m core data` says
+# The command line runs an experiment with a progress bar and keeps a record. `fedcon data` says
 # what is missing and how to get it.
 #
 # ```bash
-# python -m core run --algorithm fedavg --dataset pneumoniamnist \
+# fedcon run --algorithm fedavg --dataset pneumoniamnist \
 #     --alpha 0.05 --clients 10 --profile laptop
 # ```
 #

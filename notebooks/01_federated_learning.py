@@ -23,12 +23,13 @@ import pandas as pd
 import torch
 
 import core.federation as federation
-from core import algorithms, experiments
+import lab
+from core import algorithms
 from core.data import partition
-from core.experiments.profiles import apply
-from core.report import curves, partition_plot, show, source
 from core.rng import Rng
 from core.server import weighted_average
+from lab.profiles import apply
+from lab.report import curves, partition_plot, show, source
 
 
 # %%
@@ -49,7 +50,7 @@ def experiment(algorithm="fedavg", alpha=alpha, **settings):
     )
 
 
-task = experiments.make_task(experiment())
+task = lab.make_task(experiment())
 task.dataset.classes
 
 # %% [markdown]
@@ -173,7 +174,7 @@ source(federation.rounds)
 # %%
 def one_round(plan):
     """The model that was sent, and those that came back, as vectors."""
-    members, rng = experiments.make_clients(plan, task), Rng(plan.seed)
+    members, rng = lab.make_clients(plan, task), Rng(plan.seed)
     algorithm = plan.new_algorithm()
     state = algorithm.initialise(task, rng.at("initialise"))
     sent = {
@@ -273,8 +274,8 @@ source(algorithms.find("fedavgm").server_update)
 # %%
 def run(algorithm, **settings):
     plan = experiment(algorithm, **settings)
-    record = experiments.new_record(plan, task)
-    for result in experiments.rounds(plan, task=task):
+    record = lab.new_record(plan, task)
+    for result in lab.rounds(plan, task=task):
         record.add(result)
     return record
 

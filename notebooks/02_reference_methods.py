@@ -21,10 +21,10 @@ shown = "laptop"
 # %% tags=["hide-input"]
 import pandas as pd
 
-from core.report import curves, records_summary, show, table
-from core.report.frames import table_runs
-from core.report.lesson import Lesson
-from core.report.texts import Markdown
+from lab.report import curves, records_summary, show, table
+from lab.report.frames import table_runs
+from lab.report.lesson import Lesson
+from lab.report.texts import Markdown
 
 # %% [markdown]
 # ## Measured
@@ -129,7 +129,7 @@ show(curves([run.record for run in runs.values()], title=lesson.title))
 # ## Run them at full budget
 #
 # ```bash
-# python -m core run --cell reference/1/FedAvg/cifar10-0.05 --profile paper
+# fedcon run --cell reference/1/FedAvg/cifar10-0.05 --profile paper
 # ```
 #
 # ## Take away

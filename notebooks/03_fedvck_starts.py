@@ -26,17 +26,17 @@ shown = "best"
 import pandas as pd
 import torch
 
-from core.experiments import TableSpec, make_clients
-from core.experiments import attack as attacks
 from core.families import condensing
 from core.privacy import leakage
-from core.report import bars, condensed_images, lines, show, source, table
-from core.report.frames import table_runs
-from core.report.learning_curves import curve_frame
-from core.report.lesson import SMALL, Lesson
-from core.report.results import by_seed, gains, readings_beside, spreads
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab import TableSpec, make_clients
+from lab import attack as attacks
+from lab.report import bars, condensed_images, lines, show, source, table
+from lab.report.frames import table_runs
+from lab.report.learning_curves import curve_frame
+from lab.report.lesson import SMALL, Lesson
+from lab.report.results import by_seed, gains, readings_beside, spreads
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 
@@ -348,7 +348,7 @@ Markdown(
 # weights are about as good, and the statistics are not.
 #
 # ```python
-# from core.experiments import make_task, rounds
+# from lab import make_task, rounds
 #
 # for name in ("FedDM, real images", "FedDM, real images, not moved"):
 #     cells = TableSpec.find("fedvck", "starts").cells("laptop")

@@ -19,12 +19,12 @@ from itertools import pairwise
 
 import pandas as pd
 
-from core.experiments import TableSpec
-from core.experiments.spec import TABLES
-from core.report import bars, curve_frame, lines, show, table, table_frame
-from core.report.frames import table_runs
-from core.report.results import gains, readings_beside, run_hours
-from core.report.texts import Markdown
+from lab import TableSpec
+from lab.report import bars, curve_frame, lines, show, table, table_frame
+from lab.report.frames import table_runs
+from lab.report.results import gains, readings_beside, run_hours
+from lab.report.texts import Markdown
+from lab.spec import TABLES
 
 best = None if shown == "best" else shown
 in_print = {

@@ -28,11 +28,11 @@ import pandas as pd
 import torch
 
 from core.checks import check_whole
-from core.report import lines, show, source
-from core.report.knowledge import adjacent_mmd
-from core.report.lesson import SMALL, Lesson, condensed, trained
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import lines, show, source
+from lab.report.knowledge import adjacent_mmd
+from lab.report.lesson import SMALL, Lesson, condensed, trained
+from lab.report.texts import Markdown
 
 check_whole("rounds", rounds, 2)
 

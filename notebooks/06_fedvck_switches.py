@@ -21,9 +21,9 @@ import torch
 from core import condensation, server
 from core.algorithms import find
 from core.condensation.problem import Problem
-from core.report import lines, show, source
-from core.report.lesson import Lesson, condensed, trained
 from core.rng import Rng
+from lab.report import lines, show, source
+from lab.report.lesson import Lesson, condensed, trained
 
 released = find("fedvck").Settings.released()
 lesson = Lesson(

@@ -28,10 +28,10 @@ from core import data
 from core.condensation import LatentEncoder, to_wire
 from core.condensation.latent import GroupwiseNorm
 from core.federation import Task
-from core.report import lines, show, source
-from core.report.lesson import condensed, learned, trained
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import lines, show, source
+from lab.report.lesson import condensed, learned, trained
+from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 rng = Rng(seed)

@@ -32,10 +32,10 @@ from torch.testing import assert_close
 
 from core import server
 from core.errors import InputError
-from core.report import curves, heat_map, show, source, table_frame
-from core.report.lesson import SMALL, Lesson, pooled
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import curves, heat_map, show, source, table_frame
+from lab.report.lesson import SMALL, Lesson, pooled
+from lab.report.texts import Markdown
 
 if rounds < 2:
     raise InputError("rounds must be at least 2 on this page")

@@ -25,13 +25,13 @@ import copy
 import pandas as pd
 import torch
 
-from core.experiments import attack as attacks
-from core.experiments import make_clients
 from core.privacy import leakage
-from core.report import condensed_images, show, source
-from core.report.lesson import Lesson, victim
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab import attack as attacks
+from lab import make_clients
+from lab.report import condensed_images, show, source
+from lab.report.lesson import Lesson, victim
+from lab.report.texts import Markdown
 
 # %%
 lesson = Lesson(

@@ -36,10 +36,10 @@ from torch.testing import assert_close
 from core import data
 from core.condensation import engine, mmd, to_wire
 from core.federation import Task
-from core.report import bars, condensed_images, lines, show, source
-from core.report.lesson import condensed, learned, matching, trained
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import bars, condensed_images, lines, show, source
+from lab.report.lesson import condensed, learned, matching, trained
+from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 rng = Rng(seed)

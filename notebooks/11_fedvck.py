@@ -25,7 +25,7 @@
 # Two parameters help the short run: it goes on with the images of the last round (`warm_start`) and sends 32-bit
 # numbers (`wire`), because noise that is still in the images would be cut off at black and white. Besides, images move
 # at a rate of 1 with the gradient's norm bounded at 30, as in the released code, and the server has a rate of 0.02
-# (`SMALL` in `core.report.lesson`). `rounds` must be at
+# (`SMALL` in `lab.report.lesson`). `rounds` must be at
 # least 2, because a client looks at the models of two rounds.
 
 # %% tags=["parameters"]
@@ -50,9 +50,9 @@ from core import condensation
 from core.algorithms import find
 from core.condensation import engine
 from core.errors import InputError
-from core.report import condensed_images, show, source
-from core.report.lesson import SMALL, Lesson, pooled
-from core.report.texts import Markdown
+from lab.report import condensed_images, show, source
+from lab.report.lesson import SMALL, Lesson, pooled
+from lab.report.texts import Markdown
 
 if rounds < 2:
     raise InputError("rounds must be at least 2 on this page")

@@ -25,17 +25,17 @@ shown = "best"
 import pandas as pd
 
 from core.errors import Diverged
-from core.report import curves, lines, show, table, table_frame
-from core.report.frames import table_runs
-from core.report.lesson import SMALL, Lesson
-from core.report.results import (
+from lab.report import curves, lines, show, table, table_frame
+from lab.report.frames import table_runs
+from lab.report.lesson import SMALL, Lesson
+from lab.report.results import (
     by_seed,
     column_curves,
     filled,
     gains,
     gains_by_round,
 )
-from core.report.texts import Markdown
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 

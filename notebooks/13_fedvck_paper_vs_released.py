@@ -27,9 +27,9 @@ from scipy import stats
 
 from core.algorithms import switches
 from core.algorithms.fedvck import AUGMENTATION
-from core.report import table, table_frame
-from core.report.lesson import SMALL, Lesson, switch_table
-from core.report.texts import Markdown
+from lab.report import table, table_frame
+from lab.report.lesson import SMALL, Lesson, switch_table
+from lab.report.texts import Markdown
 
 # %% [markdown]
 # ## The switches

@@ -27,15 +27,15 @@ import torch
 import core.federation as federation
 from core import models
 from core.condensation.engine import condensed_counts
-from core.experiments.spec import TABLES
-from core.report import source, table, table_frame
-from core.report.frames import table_runs
-from core.report.knowledge import condensed_total
-from core.report.lesson import Lesson
-from core.report.results import bytes_by_kind
-from core.report.texts import Markdown
-from core.report.verdict import MB
 from core.rng import Rng
+from lab.report import source, table, table_frame
+from lab.report.frames import table_runs
+from lab.report.knowledge import condensed_total
+from lab.report.lesson import Lesson
+from lab.report.results import bytes_by_kind
+from lab.report.texts import Markdown
+from lab.report.verdict import MB
+from lab.spec import TABLES
 
 # %% [markdown]
 # ## The ledger

@@ -52,12 +52,12 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from core import algorithms, server
-from core.algorithms import fedmix, moon
+from core.baselines import fedmix, moon
 from core.federation import tensors
-from core.report import lines, method_name, show, source
-from core.report.lesson import Lesson
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import lines, method_name, show, source
+from lab.report.lesson import Lesson
+from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 lesson = Lesson(
@@ -387,7 +387,7 @@ display(reduced, Markdown(said))
 # :class: dropdown
 #
 # ```python
-# from core.report import condensed_images
+# from lab.report import condensed_images
 #
 # for size in (5, 2):
 #     run = lesson.but(rounds=1).run("fedmix", mean_batch=size)

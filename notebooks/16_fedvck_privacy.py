@@ -29,21 +29,21 @@ import math
 
 import pandas as pd
 
-from core.experiments import TableSpec, make_clients, spec
-from core.experiments import attack as attacks
 from core.privacy import membership
 from core.privacy.membership import LikelihoodRatio
-from core.report import show, source, table
-from core.report.attacks import (
+from lab import TableSpec, make_clients, spec
+from lab import attack as attacks
+from lab.report import show, source, table
+from lab.report.attacks import (
     attack_frame,
     attack_in_words,
     clouds_chart,
     roc_chart,
 )
-from core.report.findings import findings_on
-from core.report.frames import table_runs
-from core.report.lesson import Lesson
-from core.report.texts import Markdown
+from lab.report.findings import findings_on
+from lab.report.frames import table_runs
+from lab.report.lesson import Lesson
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 levels = best and [best]

@@ -20,19 +20,19 @@ from math import nan
 
 import pandas as pd
 
-from core.report import (
+from lab.report import (
     metrics_frame,
     progress,
     table,
     table_frame,
 )
-from core.report.claim_views import claims_table
-from core.report.findings import bottom_line
-from core.report.results import (
+from lab.report.claim_views import claims_table
+from lab.report.findings import bottom_line
+from lab.report.results import (
     cost_in_words,
     leads,
 )
-from core.report.texts import Markdown
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 
@@ -250,7 +250,7 @@ Markdown(
 #   has run it yet.
 #
 # ```bash
-# python -m core run --pending --profile paper --minutes 60 --out DIR
+# fedcon run --pending --profile paper --minutes 60 --out DIR
 # ```
 #
 # ```{exercise} The best of nine

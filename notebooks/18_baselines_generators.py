@@ -29,10 +29,10 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from core import server
-from core.algorithms import desa, dfrd, feddm, fedgan
-from core.report import condensed_images, lines, method_name, show, source
-from core.report.lesson import SMALL, Lesson
+from core.baselines import desa, dfrd, feddm, fedgan
 from core.rng import Rng
+from lab.report import condensed_images, lines, method_name, show, source
+from lab.report.lesson import SMALL, Lesson
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 own = {

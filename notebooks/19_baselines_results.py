@@ -17,14 +17,14 @@ import pandas as pd
 import torch
 
 from core import models
-from core.experiments import TableSpec, records
-from core.experiments.profiles import apply
-from core.report import curves, method_name, show, table_frame
-from core.report.frames import table_runs
-from core.report.results import bytes_by_kind
-from core.report.texts import Markdown
-from core.report.verdict import MB
 from core.rng import Rng
+from lab import TableSpec, records
+from lab.profiles import apply
+from lab.report import curves, method_name, show, table_frame
+from lab.report.frames import table_runs
+from lab.report.results import bytes_by_kind
+from lab.report.texts import Markdown
+from lab.report.verdict import MB
 
 best = None if shown == "best" else shown
 

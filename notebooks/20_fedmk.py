@@ -25,7 +25,7 @@
 # [ablations](21_fedmk_ablations); [the weights of samples](23_fedmk_weights) and [what is in the
 # knowledge](24_fedmk_knowledge) have pages of their own.
 #
-# The paper prints no learning rate and no number of steps. Those of the short run (`SMALL` in `core.report.lesson`)
+# The paper prints no learning rate and no number of steps. Those of the short run (`SMALL` in `lab.report.lesson`)
 # were chosen by looking at a handful of such runs on digits.
 
 # %% tags=["parameters"]
@@ -47,10 +47,10 @@ from torch.testing import assert_close
 
 from core import condensation
 from core.condensation import bilevel
-from core.report import lines, show, source
-from core.report.lesson import SMALL, Lesson, share_right
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import lines, show, source
+from lab.report.lesson import SMALL, Lesson, share_right
+from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 lesson = Lesson(

@@ -32,11 +32,11 @@ import torch
 from IPython.display import display
 
 from core.federation.tensors import take_each
-from core.report import lines, show, table, table_frame
-from core.report.frames import table_runs, verdict_counts
-from core.report.lesson import SMALL, Lesson, share_right
-from core.report.results import by_seed, column_curves, gains_by_round, leads
-from core.report.texts import Markdown
+from lab.report import lines, show, table, table_frame
+from lab.report.frames import table_runs, verdict_counts
+from lab.report.lesson import SMALL, Lesson, share_right
+from lab.report.results import by_seed, column_curves, gains_by_round, leads
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 lesson = Lesson(

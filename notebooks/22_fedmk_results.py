@@ -17,20 +17,20 @@ shown = "best"
 # %% tags=["hide-input"]
 import pandas as pd
 
-from core.experiments import TableSpec
-from core.report import curve_frame, progress, show, table, table_frame
-from core.report.claim_views import claims_table
-from core.report.findings import bottom_line
-from core.report.frames import table_runs, verdict_counts
-from core.report.results import (
+from lab import TableSpec
+from lab.report import curve_frame, progress, show, table, table_frame
+from lab.report.claim_views import claims_table
+from lab.report.findings import bottom_line
+from lab.report.frames import table_runs, verdict_counts
+from lab.report.results import (
     column_curves,
     core_hours,
     cost_in_words,
     filled,
     leads,
 )
-from core.report.texts import Markdown
-from core.report.tuning import tuning_table
+from lab.report.texts import Markdown
+from lab.report.tuning import tuning_table
 
 best = None if shown == "best" else shown
 

@@ -26,11 +26,11 @@ import torch
 from IPython.display import display
 
 from core import condensation
-from core.report import lines, show, source, table, table_frame
-from core.report.frames import verdict_counts
-from core.report.lesson import SMALL, Lesson
-from core.report.results import gains
-from core.report.texts import Markdown
+from lab.report import lines, show, source, table, table_frame
+from lab.report.frames import verdict_counts
+from lab.report.lesson import SMALL, Lesson
+from lab.report.results import gains
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 lesson = Lesson(

@@ -30,11 +30,11 @@ import torch
 from core.federation.tensors import take_each
 from core.metrics import earth_movers_distance
 from core.privacy import leakage
-from core.report import image_rows, show, source, table, table_frame
-from core.report.frames import verdict_counts
-from core.report.lesson import SMALL, Lesson
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import image_rows, show, source, table, table_frame
+from lab.report.frames import verdict_counts
+from lab.report.lesson import SMALL, Lesson
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 lesson = Lesson(

@@ -33,11 +33,11 @@ from core import server
 from core.algorithms import fedmk
 from core.families import generative
 from core.federation.tensors import pack, take_each, unpack
-from core.report import curves, image_rows, show
-from core.report.lesson import SMALL, Lesson, pooled, share_right
-from core.report.results import bytes_by_kind
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import curves, image_rows, show
+from lab.report.lesson import SMALL, Lesson, pooled, share_right
+from lab.report.results import bytes_by_kind
+from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 lesson = Lesson(

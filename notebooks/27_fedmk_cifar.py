@@ -15,18 +15,18 @@ shown = "best"
 # %% tags=["hide-input"]
 import pandas as pd
 
-from core.experiments import TableSpec
-from core.report import table, table_frame
-from core.report.frames import table_runs
-from core.report.results import (
+from lab import TableSpec
+from lab.report import table, table_frame
+from lab.report.frames import table_runs
+from lab.report.results import (
     filled,
     gains,
     leads,
     readings_beside,
     reporting_rules,
 )
-from core.report.texts import Markdown
-from core.report.tuning import tuning_frame, tuning_table
+from lab.report.texts import Markdown
+from lab.report.tuning import tuning_frame, tuning_table
 
 best = None if shown == "best" else shown
 

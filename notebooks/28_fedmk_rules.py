@@ -15,17 +15,17 @@ shown = "best"
 import pandas as pd
 from IPython.display import display
 
-from core.experiments import TableSpec
-from core.report import curve_frame, show, table_frame
-from core.report.frames import table_runs
-from core.report.results import (
+from lab import TableSpec
+from lab.report import curve_frame, show, table_frame
+from lab.report.frames import table_runs
+from lab.report.results import (
     column_curves,
     gains,
     gains_by_rule,
     reporting_rules,
     verdicts_by_rule,
 )
-from core.report.texts import Markdown
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 

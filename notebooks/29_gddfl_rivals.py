@@ -26,11 +26,12 @@ import textwrap
 
 import pandas as pd
 
-from core.algorithms import find, random_selection
+from core.algorithms import find
+from core.baselines import random_selection
 from core.condensation import gradient, problem, shift
-from core.report.lesson import Lesson
-from core.report.texts import Markdown
 from core.server import weighted_average
+from lab.report.lesson import Lesson
+from lab.report.texts import Markdown
 
 trained = {"server_epochs": 100, "server_lr": 0.02}
 condensed = {

@@ -48,10 +48,10 @@ from torch.testing import assert_close
 from core import condensation
 from core.condensation import shift
 from core.families import one_shot
-from core.report import condensed_images, image_rows, show, source
-from core.report.lesson import Lesson
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import condensed_images, image_rows, show, source
+from lab.report.lesson import Lesson
+from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 lesson = Lesson(

@@ -23,9 +23,9 @@ import torch
 
 from core import models
 from core.condensation import shift
-from core.report import image_rows, scatter, show, source
-from core.report.lesson import Lesson
 from core.rng import Rng
+from lab.report import image_rows, scatter, show, source
+from lab.report.lesson import Lesson
 
 forms = {"dsu": "dsu", "as printed": "as_printed"}
 places = ("image channels", "inner layer")

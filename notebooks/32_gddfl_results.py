@@ -19,14 +19,14 @@ import pandas as pd
 from IPython.display import display
 
 from core import models
-from core.report import metrics_frame, progress, table, table_frame
-from core.report.claim_views import claims_table
-from core.report.findings import bottom_line
-from core.report.frames import verdict_counts
-from core.report.results import cost_in_words, filled, gains
-from core.report.texts import Markdown
-from core.report.verdict import MB
 from core.rng import Rng
+from lab.report import metrics_frame, progress, table, table_frame
+from lab.report.claim_views import claims_table
+from lab.report.findings import bottom_line
+from lab.report.frames import verdict_counts
+from lab.report.results import cost_in_words, filled, gains
+from lab.report.texts import Markdown
+from lab.report.verdict import MB
 
 best = None if shown == "best" else shown
 
@@ -356,14 +356,14 @@ filled(costs.add_suffix(" (MB)"), missing="not printed")
 # ```python
 # from sklearn.metrics import roc_auc_score
 #
-# from core import experiments
-# from core.experiments import TableSpec
+# import lab
+# from lab import TableSpec
 #
 # cell = next(cell for cell in TableSpec.find("gddfl", 1).cells("laptop")
 #             if cell.row == "FedAvg" and cell.column == "ham10000-natural")
 # plan = cell.experiments[0]
-# task = experiments.make_task(plan)
-# *_, last = experiments.rounds(plan, task=task)
+# task = lab.make_task(plan)
+# *_, last = lab.rounds(plan, task=task)
 # test = task.dataset.test
 # score = task.outputs(plan.new_algorithm().model(last.state), test.images).softmax(1)[:, 1]
 # of_centre = {int(c): test.centre == c for c in test.centre.unique()}

@@ -33,11 +33,11 @@ from IPython.display import display
 from core import models
 from core.checks import check_whole
 from core.condensation import shift
-from core.report import image_rows, show, table
-from core.report.lesson import Lesson, clients_apart, share_right
-from core.report.results import gains
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import image_rows, show, table
+from lab.report.lesson import Lesson, clients_apart, share_right
+from lab.report.results import gains
+from lab.report.texts import Markdown
 
 check_whole("clients", clients, 2)
 best = None if shown == "best" else shown
@@ -365,7 +365,7 @@ for name in ("no shift (DM)", "dsu, image channels", "dsu, inner layer"):
 # much of the noise of the start is left. The page with a larger encoder on lesions, in some minutes:
 #
 # ```bash
-# python -m core notebook notebooks/33_gddfl_devices.py -p dataset ham10000_melanoma_64 -p encoder_depth 3
+# fedcon notebook notebooks/33_gddfl_devices.py -p dataset ham10000_melanoma_64 -p encoder_depth 3
 # ```
 #
 # ## Take away

@@ -24,8 +24,8 @@ from IPython.display import display
 from core.checks import check_number
 from core.data import isic
 from core.metrics import averaging
-from core.report import table_frame
-from core.report.texts import Markdown
+from lab.report import table_frame
+from lab.report.texts import Markdown
 
 # %% [markdown]
 # ## A small example

@@ -26,10 +26,10 @@ import torch
 from torch.testing import assert_close
 
 from core import distillation
-from core.report.lesson import answers, share_right
-from core.report.taught import small_lesson
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report.lesson import answers, share_right
+from lab.report.taught import small_lesson
+from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=1e-5, atol=1e-6)  # of 32-bit numbers
 lesson = small_lesson(

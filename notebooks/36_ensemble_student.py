@@ -25,11 +25,11 @@ from core import data, distillation
 from core.data.auxiliary import PHOTOGRAPHS, auxiliary
 from core.federation import Task
 from core.models import Stacked
-from core.report import image_rows, show, source
-from core.report.lesson import answers, share_right
-from core.report.taught import distilled, ensembles, panel, teacher
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import image_rows, show, source
+from lab.report.lesson import answers, share_right
+from lab.report.taught import distilled, ensembles, panel, teacher
+from lab.report.texts import Markdown
 
 rng = Rng(seed)
 task = Task(data.load(dataset), "convnet", {"depth": 2, "width": width})

@@ -38,13 +38,13 @@ from core.privacy.differential import (
     noise_multiplier,
     noisy_votes,
 )
-from core.report import source, table, table_frame
-from core.report.frames import table_runs
-from core.report.lesson import answers, share_right, trained
-from core.report.results import by_seed, filled
-from core.report.taught import ADVERSARIAL, small_lesson
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import source, table, table_frame
+from lab.report.frames import table_runs
+from lab.report.lesson import answers, share_right, trained
+from lab.report.results import by_seed, filled
+from lab.report.taught import ADVERSARIAL, small_lesson
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 Settings = find("fediod").Settings

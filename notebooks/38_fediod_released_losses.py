@@ -26,12 +26,12 @@ from torch.nn import functional
 from core import distillation
 from core.algorithms import find
 from core.models import Stacked
-from core.report import lines, show, source
-from core.report.lesson import answers
-from core.report.taught import slope, small_lesson
-from core.report.texts import Markdown
 from core.rng import Rng
 from core.training import cosine
+from lab.report import lines, show, source
+from lab.report.lesson import answers
+from lab.report.taught import slope, small_lesson
+from lab.report.texts import Markdown
 
 Settings = find("fediod").Settings
 printed, released = Settings(), Settings.released()

@@ -27,11 +27,11 @@ import pandas as pd
 import torch
 
 from core import distillation
-from core.report import lines, show, source
-from core.report.lesson import answers, share_right
-from core.report.taught import distilled, small_lesson
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import lines, show, source
+from lab.report.lesson import answers, share_right
+from lab.report.taught import distilled, small_lesson
+from lab.report.texts import Markdown
 
 lesson = small_lesson(
     profile,

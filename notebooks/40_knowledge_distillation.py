@@ -30,11 +30,11 @@ from torch.testing import assert_close
 from core import data, distillation
 from core.errors import InputError
 from core.federation import Task
-from core.report import condensed_images, scatter, show
-from core.report.lesson import share_right, trained
-from core.report.taught import distilled
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import condensed_images, scatter, show
+from lab.report.lesson import share_right, trained
+from lab.report.taught import distilled
+from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=1e-9, atol=1e-12)
 rng = Rng(seed)

@@ -49,13 +49,13 @@ from core import distillation
 from core.algorithms import find
 from core.algorithms.fediod.server import Server
 from core.algorithms.fediod.teachers import train_teacher
-from core.report import bars, condensed_images, lines, show, source
-from core.report.frames import table_runs
-from core.report.lesson import answers, share_right
-from core.report.results import by_seed, spreads
-from core.report.taught import small_lesson
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import bars, condensed_images, lines, show, source
+from lab.report.frames import table_runs
+from lab.report.lesson import answers, share_right
+from lab.report.results import by_seed, spreads
+from lab.report.taught import small_lesson
+from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=1e-5, atol=1e-6)  # of 32-bit numbers
 lesson = small_lesson(

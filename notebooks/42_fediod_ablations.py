@@ -23,11 +23,11 @@ shown = "best"
 # %% tags=["hide-input"]
 import pandas as pd
 
-from core.experiments import TableSpec
-from core.report import bars, metrics_frame, show, table, table_frame
-from core.report.frames import table_runs
-from core.report.intervals import interval
-from core.report.results import (
+from lab import TableSpec
+from lab.report import bars, metrics_frame, show, table, table_frame
+from lab.report.frames import table_runs
+from lab.report.intervals import interval
+from lab.report.results import (
     beside_chance,
     by_seed,
     ended,
@@ -35,8 +35,8 @@ from core.report.results import (
     gains,
     spreads,
 )
-from core.report.taught import small_lesson
-from core.report.texts import Markdown
+from lab.report.taught import small_lesson
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 

@@ -36,9 +36,9 @@ from core.privacy.differential import (
     noise_multiplier,
     spent_epsilon,
 )
-from core.report import lines, show, source
-from core.report.taught import ADVERSARIAL, small_lesson
 from core.rng import Rng
+from lab.report import lines, show, source
+from lab.report.taught import ADVERSARIAL, small_lesson
 
 check_whole("games", games, 20)
 

@@ -24,13 +24,13 @@ import pandas as pd
 import torch
 
 from core.algorithms import find, switches
-from core.experiments import records
-from core.report import metrics_frame, table, table_frame
-from core.report.lesson import switch_table
-from core.report.results import beside_chance, ended, filled, gains
-from core.report.taught import small_lesson
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab import records
+from lab.report import metrics_frame, table, table_frame
+from lab.report.lesson import switch_table
+from lab.report.results import beside_chance, ended, filled, gains
+from lab.report.taught import small_lesson
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 Settings = find("fediod").Settings

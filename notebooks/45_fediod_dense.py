@@ -32,11 +32,11 @@ import torch
 from matplotlib.figure import Figure
 
 from core import data
-from core.experiments import Experiment, make_clients, make_task, rounds
 from core.families.conditional import perceptual_loss
-from core.report import show, source, table, table_frame
-from core.report.texts import Markdown
-from core.report.verdict import MB
+from lab import Experiment, make_clients, make_task, rounds
+from lab.report import show, source, table, table_frame
+from lab.report.texts import Markdown
+from lab.report.verdict import MB
 
 best = None if shown == "best" else shown
 
@@ -201,7 +201,7 @@ table("fediod", 3, best)
 # %% [markdown]
 # ## Tables 4 and 8: three sites
 #
-# Most data of the four tables that are left are given out after registration. `python -m core data` names for each the
+# Most data of the four tables that are left are given out after registration. `fedcon data` names for each the
 # folders that it needs and the command, `data convert`, that makes one file of them. At the laptop profile public
 # images stand in, and a dagger marks what is measured on them. Such numbers cannot be held against print. For Tables 4
 # and 8 the order of the methods can; for Tables 2 and 9 rates and rounds were set after a look at test images of the

@@ -20,14 +20,14 @@ shown = "best"
 import pandas as pd
 
 from core.algorithms import find
-from core.experiments import TableSpec
-from core.report import metrics_frame, progress, table, table_frame
-from core.report.claim_views import claims_table
-from core.report.findings import bottom_line
-from core.report.frames import table_runs
-from core.report.results import cost_in_words, filled, leads
-from core.report.texts import Markdown
-from core.report.tuning import tuning_table
+from lab import TableSpec
+from lab.report import metrics_frame, progress, table, table_frame
+from lab.report.claim_views import claims_table
+from lab.report.findings import bottom_line
+from lab.report.frames import table_runs
+from lab.report.results import cost_in_words, filled, leads
+from lab.report.texts import Markdown
+from lab.report.tuning import tuning_table
 
 best = None if shown == "best" else shown
 

@@ -27,11 +27,11 @@ from torch.testing import assert_close
 
 from core import data, distillation
 from core.federation import Task
-from core.report import lines, partition_plot, show, source
-from core.report.lesson import answers, share_right
-from core.report.taught import ensembles, panel
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import lines, partition_plot, show, source
+from lab.report.lesson import answers, share_right
+from lab.report.taught import ensembles, panel
+from lab.report.texts import Markdown
 
 rng = Rng(seed)
 task = Task(data.load(dataset), "convnet", {"depth": 2, "width": width})

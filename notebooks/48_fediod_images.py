@@ -29,7 +29,6 @@ import torch
 
 from core import distillation
 from core.checks import check_whole
-from core.experiments import TableSpec
 from core.metrics import image_quality
 from core.metrics.image_quality import (
     RandomFeatures,
@@ -43,12 +42,13 @@ from core.privacy.leakage import (
     deep_leakage,
     gradients,
 )
-from core.report import condensed_images, show, source, table, table_frame
-from core.report.lesson import answers, trained, victim
-from core.report.results import filled
-from core.report.taught import ADVERSARIAL, small_lesson
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab import TableSpec
+from lab.report import condensed_images, show, source, table, table_frame
+from lab.report.lesson import answers, trained, victim
+from lab.report.results import filled
+from lab.report.taught import ADVERSARIAL, small_lesson
+from lab.report.texts import Markdown
 
 check_whole("attacked", attacked, 2)
 

@@ -23,13 +23,13 @@ profile = "quick"
 import pandas as pd
 
 from core import models
-from core.report import curve_frame, curves, show
-from core.report.frames import table_runs
-from core.report.results import megabytes_to
-from core.report.taught import ADVERSARIAL, small_lesson
-from core.report.texts import Markdown
-from core.report.verdict import MB
 from core.rng import Rng
+from lab.report import curve_frame, curves, show
+from lab.report.frames import table_runs
+from lab.report.results import megabytes_to
+from lab.report.taught import ADVERSARIAL, small_lesson
+from lab.report.texts import Markdown
+from lab.report.verdict import MB
 
 lesson = small_lesson(
     profile,

@@ -15,18 +15,18 @@ column = "cifar10-0.05"
 # %%
 import pandas as pd
 
-from core.report import forest, scatter, show
-from core.report.claim_views import claims_figure, claims_table
-from core.report.claims import (
+from lab.report import forest, scatter, show
+from lab.report.claim_views import claims_figure, claims_table
+from lab.report.claims import (
     claims,
     claims_count,
     claims_frame,
     judge,
     papers,
 )
-from core.report.frames import runs_frame
-from core.report.intervals import interval, probability
-from core.report.texts import Markdown
+from lab.report.frames import runs_frame
+from lab.report.intervals import interval, probability
+from lab.report.texts import Markdown
 
 # %%
 counts = claims_count()

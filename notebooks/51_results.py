@@ -8,8 +8,8 @@
 # your choice, from records alone: nothing is trained.
 #
 # ```bash
-# python -m core notebook 51_results -p paper fedmk -p shown laptop
-# python -m core notebook 51_results -p paper all -p shown paper
+# fedcon notebook 51_results -p paper fedmk -p shown laptop
+# fedcon notebook 51_results -p paper all -p shown paper
 # ```
 #
 # This page shows the book's own tables of reference methods.
@@ -21,10 +21,10 @@ shown = "best"
 # %%
 from IPython.display import display
 
-from core.experiments import TableSpec
-from core.experiments.spec import TABLES
-from core.report import table
-from core.report.claims import papers
+from lab import TableSpec
+from lab.report import table
+from lab.report.claims import papers
+from lab.spec import TABLES
 
 best = None if shown == "best" else shown
 folders = sorted(path.name for path in TABLES.iterdir() if path.is_dir())

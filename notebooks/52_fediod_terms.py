@@ -25,10 +25,10 @@ import torch
 from core import distillation
 from core.algorithms.fediod.server import Server
 from core.models import Stacked
-from core.report import lines, show, source
-from core.report.taught import downhill, slope, small_lesson
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab.report import lines, show, source
+from lab.report.taught import downhill, slope, small_lesson
+from lab.report.texts import Markdown
 
 lesson = small_lesson(
     profile,

@@ -29,12 +29,12 @@ import pandas as pd
 from core import distillation
 from core.algorithms import find
 from core.algorithms.fediod.scores import ensemble_accuracy
-from core.experiments import TableSpec
-from core.report import lines, metrics_frame, show, source, table
-from core.report.lesson import answers, share_right
-from core.report.results import filled
-from core.report.taught import ADVERSARIAL, small_lesson
-from core.report.texts import Markdown
+from lab import TableSpec
+from lab.report import lines, metrics_frame, show, source, table
+from lab.report.lesson import answers, share_right
+from lab.report.results import filled
+from lab.report.taught import ADVERSARIAL, small_lesson
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 

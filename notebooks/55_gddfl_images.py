@@ -18,10 +18,10 @@ shown = "best"
 # %% tags=["hide-input"]
 import pandas as pd
 
-from core.report import bars, lines, show, table
-from core.report.frames import table_runs
-from core.report.results import by_seed, gains, spreads
-from core.report.texts import Markdown
+from lab.report import bars, lines, show, table
+from lab.report.frames import table_runs
+from lab.report.results import by_seed, gains, spreads
+from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 

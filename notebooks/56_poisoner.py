@@ -25,11 +25,11 @@ from torch.testing import assert_close
 
 from core.errors import Diverged
 from core.federation import Message
-from core.report.lesson import Lesson
-from core.report.texts import Markdown
 from core.rng import Rng
 from core.server import Aggregation, combined
 from core.server.robust import RULES
+from lab.report.lesson import Lesson
+from lab.report.texts import Markdown
 
 lesson = Lesson(
     profile,

@@ -20,12 +20,12 @@ size = "converged"
 import pandas as pd
 from scipy.special import stdtrit
 
-from core.experiments import TableSpec
-from core.report import bars, show, table
-from core.report.frames import metrics_frame, table_runs
-from core.report.intervals import interval
-from core.report.results import gains, readings_beside, run_hours
-from core.report.texts import Markdown
+from lab import TableSpec
+from lab.report import bars, show, table
+from lab.report.frames import metrics_frame, table_runs
+from lab.report.intervals import interval
+from lab.report.results import gains, readings_beside, run_hours
+from lab.report.texts import Markdown
 
 columns = ["cifar10-0.05", "cifar10-0.02"]
 in_print = {

@@ -26,16 +26,16 @@ profile = "quick"
 import pandas as pd
 
 from core.federation import LocalTraining, supervised
-from core.report import (
+from core.rng import Rng
+from core.training import batches, in_order, sgd, take_step
+from lab.report import (
     curve_frame,
     lines,
     show,
     source,
 )
-from core.report.lesson import Lesson
-from core.report.texts import Markdown
-from core.rng import Rng
-from core.training import batches, in_order, sgd, take_step
+from lab.report.lesson import Lesson
+from lab.report.texts import Markdown
 
 lesson = Lesson(
     profile,
@@ -199,7 +199,7 @@ Markdown(
 # :class: dropdown
 #
 # ```sh
-# python -m core notebook 58 -p batch_size 64
+# fedcon notebook 58 -p batch_size 64
 # ```
 #
 # Hardly any after the last round; in the first ones training by class is still behind. A batch then has two or three of

@@ -15,11 +15,11 @@ rule = "last"
 # %% tags=["hide-input"]
 import pandas as pd
 
-from core.experiments import TableSpec
-from core.report import scatter, show, table
-from core.report.frames import table_runs
-from core.report.results import gains, gains_by_rule, verdicts_by_rule
-from core.report.texts import Markdown
+from lab import TableSpec
+from lab.report import scatter, show, table
+from lab.report.frames import table_runs
+from lab.report.results import gains, gains_by_rule, verdicts_by_rule
+from lab.report.texts import Markdown
 
 # %% [markdown]
 # ## What was run
@@ -353,7 +353,7 @@ leads.fillna("")
 # :class: dropdown
 #
 # ```sh
-# python -m core notebook 59 -p rule before
+# fedcon notebook 59 -p rule before
 # ```
 #
 # The rule never sees the last round and reads the mean of five earlier ones, in which accuracy still rises. Who is far up

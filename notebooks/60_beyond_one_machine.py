@@ -24,13 +24,13 @@ import json
 import pandas as pd
 import torch
 
-from core.experiments import records
-from core.experiments.bench import BENCH
+from benchmarks import BENCH
 from core.federation import Ledger
-from core.report import source
-from core.report.style import sentences
-from core.report.texts import Markdown
 from core.rng import Rng
+from lab import records
+from lab.report import source
+from lab.report.style import sentences
+from lab.report.texts import Markdown
 
 known = list(records().values())
 Markdown(f"Records of this book: {len(known):,}.")
@@ -43,8 +43,8 @@ Markdown(f"Records of this book: {len(known):,}.")
 # after those of `--minutes`; the same command goes on:
 #
 # ```bash
-# python -m core run --pending --profile laptop --on local:2
-# python -m core run --pending --profile paper --on ray --gpus-per-run 0.25 --out /shared/runs
+# fedcon run --pending --profile laptop --on local:2
+# fedcon run --pending --profile paper --on ray --gpus-per-run 0.25 --out /shared/runs
 # sbatch --array=1-16 job.sh     # job.sh: ... --pending --shard $SLURM_ARRAY_TASK_ID/16 --out /shared/runs
 # ```
 #
@@ -91,7 +91,7 @@ pd.DataFrame(
 #
 # The other way to be large is a run with many clients. A client here is an index over the one array of training images,
 # which the system maps into memory, and makes its images when it is asked for them. Methods that condense serve clients
-# in chunks: at most 1,000 groups, a group being one class of one client, are condensed at once. `python -m core bench
+# in chunks: at most 1,000 groups, a group being one class of one client, are condensed at once. `fedcon bench
 # clients` measures a round with 10, 100 and 1,000 clients, each row in a process of its own:
 
 # %%

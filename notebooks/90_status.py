@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from core.data import available
-from core.report import (
+from lab.report import (
     expected_verdicts,
     headline,
     orders,
@@ -23,10 +23,10 @@ from core.report import (
     tally,
     versions,
 )
-from core.report.intervals import OUTCOMES, Comparison
-from core.report.style import sentences
-from core.report.texts import Markdown
-from core.report.verdict import margin
+from lab.report.intervals import OUTCOMES, Comparison
+from lab.report.style import sentences
+from lab.report.texts import Markdown
+from lab.report.verdict import margin
 
 # %%
 Markdown(headline())

@@ -25,12 +25,13 @@ import torch
 from IPython.display import display
 
 from core.data import with_validation
-from core.experiments import TableSpec, records
-from core.experiments.profiles import Profile
-from core.report import lines, method_name, show, source, table
-from core.report.results import gains
-from core.report.texts import Markdown
-from core.report.tuning import (
+from core.rng import Rng
+from lab import TableSpec, records
+from lab.profiles import Profile
+from lab.report import lines, method_name, show, source, table
+from lab.report.results import gains
+from lab.report.texts import Markdown
+from lab.report.tuning import (
     PROFILE,
     TABLE,
     at_an_edge,
@@ -39,7 +40,6 @@ from core.report.tuning import (
     tuning_plot,
     tuning_table,
 )
-from core.rng import Rng
 
 # %% [markdown]
 # ## Why the same number of tries

@@ -6,8 +6,8 @@
 # *Time:* seconds: this page only reads records. *Data:* none.
 
 # %% tags=["hide-input"]
-from core.report import bars, show
-from core.report.speed import (
+from lab.report import bars, show
+from lab.report.speed import (
     held,
     held_in_words,
     precision_in_words,
@@ -15,14 +15,14 @@ from core.report.speed import (
     speed,
     whole_runs,
 )
-from core.report.style import sentences
-from core.report.texts import Markdown
+from lab.report.style import sentences
+from lab.report.texts import Markdown
 
 # %% [markdown]
 # ## Speed
 #
 # Whole runs, training, condensation and tests together, beside a loop written the way released code is, in float32 by
-# PyTorch's own kernels; in pairs, in one process (`python -m core bench`). The name says which vectors the processor
+# PyTorch's own kernels; in pairs, in one process (`fedcon bench`). The name says which vectors the processor
 # has, and the precision: only some processors multiply in bfloat16, and those with AMX have units for matrices besides.
 # Thin lines go from half of the spread of the pairs below to half of it above.
 
@@ -54,7 +54,7 @@ sentences(rates.drop(columns="precision"), "speed")
 #
 # Some records were computed in float32, others in bfloat16, where the processor multiplies it (each says which, and so
 # does the list below a table that has both). May they stand in one table? Every method twice, on the same clients and
-# with the same seeds (`python -m core bench precision`): mean accuracy in percent, the deviation over seeds in float32,
+# with the same seeds (`fedcon bench precision`): mean accuracy in percent, the deviation over seeds in float32,
 # and the difference seed by seed with its 90% interval. The runs have two rounds: a method that is near a guess there,
 # 10%, tells nothing.
 
@@ -69,7 +69,7 @@ Markdown(precision_in_words())
 #
 # Records stay while the program goes on. Would it write them again? Of each method, variant, data set and profile the
 # run on record that took least, where that is under two minutes of a core, once more by a later program
-# (`python -m core bench records`); where it lies more than two points from its record, up to three seeds of those on
+# (`fedcon bench records`); where it lies more than two points from its record, up to three seeds of those on
 # record (a try of a tuning has one). Last digits differ with the kernels and from machine to machine; in a run that is
 # barely stable, or whose classes are uneven, they grow to points. Compare with the deviation over seeds. Three single
 # runs that lie far from their records, of FedVCK on PneumoniaMNIST, FedGen and FedDF on MNIST, were traced: the version

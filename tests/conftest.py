@@ -82,4 +82,4 @@ def take_kernels_for(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of FedAvg's kind train one after the other: abreast, their sums have another order."""
-    monkeypatch.setattr("core.algorithms.fedavg.abreast", lambda *given: 1)
+    monkeypatch.setattr("core.baselines.fedavg.abreast", lambda *given: 1)

@@ -1,5 +1,5 @@
-"""The algorithms, one file or package each. Its name is the registry: `fedavg.py` holds the algorithm
-called `fedavg`.
+"""The four papers' algorithms, one file or package each, and the registry of all methods: the file's
+name is the method's, here and in `core.baselines`.
 
 It defines `Settings`, a frozen attrs class of hyper-parameters, and one subclass of
 `core.federation.Algorithm`.
@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from core import baselines
 from core.checks import check_kinds
 from core.errors import InputError, unknown
 from core.federation import Algorithm, Schedule
@@ -23,7 +24,9 @@ from core.federation import Algorithm, Schedule
 @functools.cache
 def names() -> tuple[str, ...]:
     """The algorithms that are here, in alphabetical order."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    return tuple(
+        sorted(module.name for module in pkgutil.iter_modules([*__path__, *baselines.__path__]))
+    )
 
 
 @functools.cache
@@ -33,7 +36,8 @@ def find(name: str) -> type[Algorithm]:
     """
     if name not in names():
         raise unknown("algorithm", name, names())
-    module = importlib.import_module(f"core.algorithms.{name}")
+    here = {module.name for module in pkgutil.iter_modules(__path__)}
+    module = importlib.import_module(f"core.{'algorithms' if name in here else 'baselines'}.{name}")
     found = {
         key: value
         for key, value in vars(module).items()
@@ -93,7 +97,7 @@ def create(
     fields = attrs.fields_dict(algorithm.Settings)
     for key in settings or {}:
         if key not in fields:
-            how = f"; `python -m core algorithms {name}` explains each"
+            how = f"; `fedcon algorithms {name}` explains each"
             raise InputError(f"{unknown(f'setting of {name}', key, fields)}{how}")
     try:
         stated = attrs.evolve(base, **(settings or {}))

@@ -21,7 +21,7 @@ from typing import Self
 
 import attrs
 
-from core.algorithms import dm
+from core.baselines import dm
 from core.checks import number, one_of, whole
 from core.condensation import LatentEncoder
 from core.condensation.logits import TwoNetworks

@@ -76,7 +76,7 @@ class Source:
 
     def how_to_get(self, size: int) -> str:
         """A command or a short instruction."""
-        return self.by_hand or f"python -m core data get {self.title(size)}"
+        return self.by_hand or f"fedcon data get {self.title(size)}"
 
 
 def _torchvision(kind: str, *variants: dict[str, str | bool]) -> Callable[[Path, int], None]:

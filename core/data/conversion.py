@@ -1,5 +1,5 @@
 """Sets of several sites from what their makers give out, as the files that `core.data.sites` reads, and
-one's own from folders of images (`core.data.folders`): `python -m core data convert NAME FOLDER`.
+one's own from folders of images (`core.data.folders`): `fedcon data convert NAME FOLDER`.
 
 Nothing of it is in this package or its repository: a person brings the folder, and the file goes into
 the data folder. From where: Cell17 and BraTS (www.med.upenn.edu/sbia) from their challenges, MoNuSeg from

@@ -1,7 +1,7 @@
 """A set of one's own from folders of images, a folder for each class, as torchvision's `ImageFolder`
 reads them: `train/CLASS/*.png`, `test/CLASS/*.png` and, if there are some, `val/CLASS/*.png`.
 
-`python -m core data convert NAME FOLDER` writes what `core.data.npz` reads.
+`fedcon data convert NAME FOLDER` writes what `core.data.npz` reads.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ PARTS = (26_500, 3_312, 3_314)
 HOW = (
     "download ISIC_2020_Training_JPEG.zip and ..._GroundTruth.csv from "
     "https://challenge2020.isic-archive.com, "
-    f"unpack them in the data folder's {FOLDER}, run: python -m core data get isic2020"
+    f"unpack them in the data folder's {FOLDER}, run: fedcon data get isic2020"
 )
 
 

@@ -110,7 +110,7 @@ def _own(name: str, size: int | None, folder: Path) -> Path:
     mine = {info.name for info in available(folder)}
     known = unknown("data set", name, {*SOURCES, *mine})
     raise InputError(
-        f"{known}; nor is there a file {folder / stems[0]}.npz; `python -m core data` lists all"
+        f"{known}; nor is there a file {folder / stems[0]}.npz; `fedcon data` lists all"
     )
 
 

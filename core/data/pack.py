@@ -43,7 +43,7 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
     if not chosen:
         raise InputError(
             f"{folder} holds no data set that may be passed on and fits {limit / 2**20:.0f} MB; "
-            "python -m core data get pneumoniamnist gets one"
+            "fedcon data get pneumoniamnist gets one"
         )
     rows = [
         f"| {name} | {', '.join(str(file.relative_to(folder)) for file in files)} | "

@@ -6,7 +6,7 @@ either `<split>_instances`, whole numbers (N, S, S), 0 for background and anothe
 or `<split>_masks`, uint8 (N, S, S), the class of a pixel, or `<split>_targets`, uint8 images like the
 images. All images of a split have one size, unless `<split>_shape`, whole numbers (N, 2), says height
 and width of each: then pixels stand one after another, images (P, 3) and instances (P,). Training images
-are cut into patches; test images stay whole. `python -m core data convert` writes these files.
+are cut into patches; test images stay whole. `fedcon data convert` writes these files.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ class Sites:
 
     def how(self) -> str:
         """What a person does to have it."""
-        return (
-            f"run python -m core data convert {self.name} FOLDER, where FOLDER holds {self.folder}"
-        )
+        return f"run fedcon data convert {self.name} FOLDER, where FOLDER holds {self.folder}"
 
     def load(self, root: Path, size: int) -> Dataset:
         """The set, in patches of `size` pixels. Raises InputError, naming file and array, for what

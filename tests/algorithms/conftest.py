@@ -2,8 +2,8 @@
 
 import pytest
 
-from core.experiments import make_clients, make_task
 from core.federation import Runtime
+from lab import make_clients, make_task
 
 
 @pytest.fixture(scope="module")

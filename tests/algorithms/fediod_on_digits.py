@@ -4,9 +4,9 @@ import pytest
 
 from core import algorithms
 from core.algorithms.fediod.teachers import train_teacher
-from core.experiments import make_clients
 from core.federation import Schedule
 from core.rng import Rng
+from lab import make_clients
 from tests.algorithms.on_digits import on_digits
 
 FAST = {

@@ -3,9 +3,9 @@
 import pytest
 
 from core import algorithms
-from core.experiments import make_clients
 from core.federation import Ledger
 from core.rng import Rng
+from lab import make_clients
 from tests.algorithms.on_digits import on_digits
 
 SHORT = {

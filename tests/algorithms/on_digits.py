@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from core.experiments import Experiment, make_task, rounds
 from core.federation import Runtime
+from lab import Experiment, make_task, rounds
 
 
 def on_digits(

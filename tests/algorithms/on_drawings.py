@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.experiments import Experiment
+from lab import Experiment
 
 
 def on_nuclei(algorithm: str, settings: dict[str, Any], **fields: Any) -> Experiment:

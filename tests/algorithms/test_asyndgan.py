@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from core.algorithms.asyndgan import AsynDGAN, adversarial
+from core.baselines.asyndgan import AsynDGAN, adversarial
 from core.errors import InputError
-from core.experiments import make_clients, make_task, rounds
 from core.families import conditional
 from core.federation import Client, Ledger, Message
 from core.federation.tensors import unpack
 from core.rng import Rng
+from lab import make_clients, make_task, rounds
 from tests.algorithms.on_drawings import on_nuclei
 
 FAST = {

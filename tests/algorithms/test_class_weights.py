@@ -9,9 +9,9 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from core import algorithms
 from core.errors import InputError
-from core.experiments import make_task
 from core.federation import Client, Runtime, Schedule, SupervisedTraining, Task
 from core.rng import Rng
+from lab import make_task
 from tests.algorithms.on_digits import on_digits
 from tests.algorithms.on_drawings import on_nuclei
 from tests.algorithms.subjects import crowd, subjects

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms import fedavg, fedprox, fedvck, moon
+from core.algorithms import fedvck
+from core.baselines import fedavg, fedprox, moon
 from core.errors import InputError
 from core.federation import Ledger, Message, admit, loop
 

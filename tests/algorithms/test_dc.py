@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms import dc as module
+from core.baselines import dc as module
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, make_task
 from core.families import condensing
 from core.federation import Runtime
 from core.rng import Rng
+from lab import Experiment, make_clients, make_task
 
 SMALL = {
     "images_per_class": 1,

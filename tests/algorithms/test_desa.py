@@ -9,14 +9,14 @@ import torch
 from torch.nn import functional as F
 
 from core import algorithms
-from core.algorithms import desa as module
-from core.algorithms.desa import anchors, anchors_format, collect, redraw, supervised_contrastive
+from core.baselines import desa as module
+from core.baselines.desa import anchors, anchors_format, collect, redraw, supervised_contrastive
 from core.condensation import LatentEncoder, draw
 from core.condensation.problem import Draws
-from core.experiments import make_clients, make_task, rounds
 from core.families import condensing
 from core.federation import Ledger, Message, UploadError, admit, pack
 from core.rng import Rng
+from lab import make_clients, make_task, rounds
 from tests.algorithms.on_digits import accuracy_after, on_digits
 
 ANCHORS = {"ipc": 2, "iterations": 3, "real_batch": 8, "pool": 2, "estimator": "expectation"}

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms.dfrd import DFRD, Ensemble, diversity_loss, transferability_loss
-from core.experiments import rounds
+from core.baselines.dfrd import DFRD, Ensemble, diversity_loss, transferability_loss
 from core.federation import Message, pack
 from core.federation.tensors import unpack
 from core.models.stacked import Stacked
 from core.rng import Rng
+from lab import rounds
 from tests.algorithms.on_digits import accuracy_after, on_digits
 
 GAME = {"iterations": 2, "server_batch": 8, "generator_width": 4, "noise": 8}

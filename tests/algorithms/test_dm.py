@@ -6,11 +6,11 @@ import torch
 from core import algorithms
 from core.condensation import LatentEncoder, augment
 from core.condensation.engine import condense
-from core.experiments import Experiment, make_clients, make_task
 from core.families import condensing
 from core.federation import Runtime
 from core.models import initialise
 from core.rng import Rng
+from lab import Experiment, make_clients, make_task
 
 SMALL = {
     "images_per_class": 1,

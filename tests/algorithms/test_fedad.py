@@ -6,13 +6,13 @@ import attrs
 import pytest
 import torch
 
-from core.algorithms import fedad as module
-from core.algorithms.fedad import answered, attention_loss
+from core.baselines import fedad as module
+from core.baselines.fedad import answered, attention_loss
 from core.errors import InputError
-from core.experiments import make_clients, make_task, rounds
 from core.federation import Message, Runtime
 from core.rng import Rng
 from core.training import batches
+from lab import make_clients, make_task, rounds
 from tests.algorithms.on_drawings import on_heads, on_nuclei
 
 R, NONE = Rng(0), torch.empty(0, dtype=torch.int64)

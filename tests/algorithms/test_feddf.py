@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms import feddf
+from core.baselines import feddf
 from core.errors import InputError
-from core.experiments import make_clients, make_task, rounds
 from core.families import public_images as public
 from core.federation import Runtime, pack
 from core.federation.tensors import unpack
 from core.rng import Rng
+from lab import make_clients, make_task, rounds
 from tests.algorithms.on_digits import accuracy_after, on_digits
 
 SMALL = {"auxiliary": "photographs", "pool": 120, "distill_steps": 3, "distill_batch": 32}

@@ -7,9 +7,9 @@ import torch
 from scipy.special import log_softmax, softmax
 
 from core import algorithms
-from core.experiments import rounds
 from core.federation import Message, pack
 from core.rng import Rng
+from lab import rounds
 from tests.algorithms.on_digits import on_digits
 
 # without normalisation an output does not depend on the rest of its batch

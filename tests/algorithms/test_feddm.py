@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms.feddm import disturbance
+from core.baselines.feddm import disturbance
 from core.condensation import LatentEncoder, draw
 from core.condensation.engine import condense, condensed_counts
 from core.condensation.problem import Condensation, Draws, RealData
-from core.experiments import make_task, rounds
 from core.families import condensing
 from core.federation import pack
 from core.rng import Rng
+from lab import make_task, rounds
 from tests.algorithms.on_digits import on_digits
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"

@@ -4,8 +4,8 @@ import attrs
 import pytest
 import torch
 
-from core.algorithms.fedensemble import Ensemble, FedEnsemble
-from core.experiments import make_clients, rounds
+from core.baselines.fedensemble import Ensemble, FedEnsemble
+from lab import make_clients, rounds
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits(

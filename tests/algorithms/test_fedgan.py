@@ -7,13 +7,13 @@ import torch
 from torch.nn import functional as F
 
 from core import algorithms
-from core.algorithms import fedgan as module
-from core.algorithms.fedgan import adversarial_losses, draw, labelled
-from core.experiments import rounds
-from core.experiments.spec import TABLES, read_published
+from core.baselines import fedgan as module
+from core.baselines.fedgan import adversarial_losses, draw, labelled
 from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator, build
 from core.rng import Rng
+from lab import rounds
+from lab.spec import TABLES, read_published
 from tests.algorithms.on_digits import accuracy_after, on_digits
 
 NARROW = {"generator_width": 4, "discriminator_width": 8, "noise": 8}

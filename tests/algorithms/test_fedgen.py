@@ -7,11 +7,11 @@ import torch
 from scipy.special import log_softmax, softmax
 
 from core import algorithms, server
-from core.experiments import make_clients, rounds
 from core.families import generative
 from core.federation import Message
 from core.models import FeatureGenerator, count_parameters
 from core.rng import Rng
+from lab import make_clients, rounds
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits(
@@ -171,7 +171,7 @@ def test_after_so_many_batches_a_client_has_its_images_only(
     task, clients, after_two, monkeypatch, side_by_side
 ):
     """As far as the bound it is FedGen bit for bit, and from there on it goes FedAvg's way."""
-    monkeypatch.setattr("core.algorithms.fedavg.abreast", lambda *given: 2 if side_by_side else 1)
+    monkeypatch.setattr("core.baselines.fedavg.abreast", lambda *given: 2 if side_by_side else 1)
     pair = clients[:2]
 
     def trained(steps, bound, start=after_two, **more):

@@ -14,10 +14,10 @@ from core.algorithms.fediod.scores import ensemble_accuracy
 from core.algorithms.fediod.server import generator_from
 from core.algorithms.fediod.teachers import teachers
 from core.errors import InputError
-from core.experiments import TableSpec, make_clients, rounds
 from core.federation import Ledger
 from core.models import Stacked
 from core.rng import Rng
+from lab import TableSpec, make_clients, rounds
 from tests.algorithms import fediod_on_digits
 from tests.algorithms.fediod_on_digits import (
     CLASSES,

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from core import algorithms
-from core.experiments import rounds
 from core.federation import Message, UploadError
+from lab import rounds
 from tests.algorithms import fediod_on_digits
 from tests.algorithms.fediod_on_digits import FAST, RELEASED, TINY
 

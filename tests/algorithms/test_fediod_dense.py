@@ -11,11 +11,11 @@ from core import distillation
 from core.algorithms.fediod.clients import AnswerGradients
 from core.algorithms.fediod.server import Server
 from core.errors import InputError
-from core.experiments import make_clients, make_task, rounds
 from core.families import conditional
 from core.federation import Ledger, Runtime
 from core.models import planes
 from core.rng import Rng
+from lab import make_clients, make_task, rounds
 from tests.algorithms.on_drawings import on_heads, on_nuclei
 
 FAST = {

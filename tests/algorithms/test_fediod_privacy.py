@@ -14,9 +14,9 @@ from core.algorithms.fediod import conversation
 from core.algorithms.fediod.conversation import part_of
 from core.algorithms.fediod.teachers import train_teacher
 from core.errors import InputError
-from core.experiments import make_clients, rounds
 from core.federation import LARGEST, Message
 from core.rng import Rng
+from lab import make_clients, rounds
 from tests.algorithms.on_digits import on_digits
 
 accountants = pytest.importorskip("opacus.accountants")

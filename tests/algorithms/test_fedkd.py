@@ -9,12 +9,12 @@ import torch
 from scipy.stats import kstest
 
 from core import algorithms
-from core.algorithms.fedkd import laplace, quantised
+from core.baselines.fedkd import laplace, quantised
 from core.errors import InputError
-from core.experiments import make_clients, make_task, rounds
 from core.families import public_images as public
 from core.federation import Message, Runtime, UploadError
 from core.rng import Rng
+from lab import make_clients, make_task, rounds
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits(

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms import fedmd as module
-from core.experiments import make_clients, rounds
+from core.baselines import fedmd as module
 from core.families import public_images as public
 from core.federation import Message, UploadError
 from core.rng import Rng
+from lab import make_clients, rounds
 from tests.algorithms.on_digits import accuracy_after, on_digits
 
 TINY = on_digits(

@@ -9,12 +9,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from core import algorithms
-from core.algorithms.fedmix import averages, mixup_loss
-from core.experiments import rounds
+from core.baselines.fedmix import averages, mixup_loss
 from core.federation import Client, Message
 from core.models import build, initialise
 from core.models.batchnorm import quicken
 from core.rng import Rng
+from lab import rounds
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits("fedmix", {"local_steps": 2, "batch_size": 16}, clients=4, rounds=3)

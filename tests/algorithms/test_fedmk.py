@@ -8,10 +8,10 @@ import torch
 
 from core import algorithms
 from core.errors import InputError
-from core.experiments import make_clients, rounds
 from core.federation import Ledger, Schedule
 from core.models import count_parameters
 from core.rng import Rng
+from lab import make_clients, rounds
 from tests.algorithms import fedmk_on_digits
 from tests.algorithms.fedmk_on_digits import SHORT, TINY, fedmk
 from tests.algorithms.on_digits import accuracy_after

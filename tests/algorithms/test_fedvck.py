@@ -7,11 +7,11 @@ import torch
 
 from core import algorithms
 from core.algorithms import fedvck as fedvck_module
-from core.experiments import rounds
 from core.families import condensing
 from core.families.condensing import Knowledge
 from core.federation import Client, Ledger, pack
 from core.rng import Rng
+from lab import rounds
 from tests.algorithms.on_digits import on_digits
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"

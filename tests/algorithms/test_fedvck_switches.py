@@ -12,11 +12,11 @@ from core.condensation.engine import condensed_counts
 from core.condensation.problem import Condensation
 from core.data import Dataset, Split
 from core.errors import InputError
-from core.experiments import rounds
 from core.families import condensing
 from core.families.condensing import Knowledge
 from core.federation import Client, Ledger, Message, Runtime, Task, pack
 from core.rng import Rng
+from lab import rounds
 from tests.algorithms.on_digits import on_digits
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"

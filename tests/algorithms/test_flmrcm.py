@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from core.algorithms.flmrcm import FLMRCM, Identifier, confused, encoder, identified
+from core.baselines.flmrcm import FLMRCM, Identifier, confused, encoder, identified
 from core.errors import InputError
-from core.experiments import make_clients, rounds
 from core.federation import Client, Message, loop
 from core.models import fresh
 from core.rng import Rng
+from lab import make_clients, rounds
 from tests.algorithms.on_drawings import on_heads
 
 TINY = on_heads(

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from core import algorithms
-from core.algorithms import dm
+from core.baselines import dm
 from core.condensation.shift import shifted
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, make_task
 from core.families.condensing import gather
 from core.federation import Runtime
 from core.models import initialise
 from core.rng import Rng
+from lab import Experiment, make_clients, make_task
 
 SMALL = {
     "images_per_class": 1,

@@ -8,9 +8,9 @@ import torch
 
 from core import algorithms
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Ledger, Message, Runtime, pack
 from core.rng import Rng
+from lab import Experiment, make_clients, make_task, rounds
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits("fedavg", {"local_steps": 3, "batch_size": 16})

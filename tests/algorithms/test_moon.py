@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import algorithms
-from core.algorithms import moon as moon_module
-from core.algorithms.moon import Projected, contrast
-from core.experiments import rounds
+from core.baselines import moon as moon_module
+from core.baselines.moon import Projected, contrast
 from core.federation import Client
 from core.models import build, count_parameters
 from core.models.convnet import ConvNet
 from core.rng import Rng
+from lab import rounds
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits("moon", {"local_steps": 3, "batch_size": 16})

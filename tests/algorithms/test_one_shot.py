@@ -9,10 +9,10 @@ from sklearn.metrics import roc_auc_score
 
 from core import algorithms, server
 from core.errors import Diverged, InputError
-from core.experiments import Experiment, make_clients, make_task, rounds
 from core.families import condensing, one_shot
 from core.federation import Ledger, Message, Runtime, Schedule
 from core.rng import Rng
+from lab import Experiment, make_clients, make_task, rounds
 from tests.algorithms.on_digits import on_digits
 
 CONDENSING = ["gddfl", "dm", "dc", "dsa"]

@@ -9,10 +9,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from core import algorithms
 from core.errors import InputError
-from core.experiments import make_clients, make_task, rounds
 from core.federation import Runtime
 from core.rng import Rng
 from core.training import in_order
+from lab import make_clients, make_task, rounds
 from tests.algorithms.on_digits import on_digits
 from tests.algorithms.on_drawings import on_nuclei
 from tests.algorithms.subjects import subjects

@@ -6,10 +6,10 @@ import attrs
 import torch
 
 from core import algorithms
-from core.algorithms.random_selection import quotas
-from core.experiments import make_clients, make_task, rounds
+from core.baselines.random_selection import quotas
 from core.federation import Ledger, Message, Runtime
 from core.rng import Rng
+from lab import make_clients, make_task, rounds
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits(

@@ -9,11 +9,11 @@ import torch
 
 from core import algorithms
 from core.errors import InputError
-from core.experiments import rounds
-from core.experiments.running import make_clients
 from core.federation import Client, Message, Schedule, pack
 from core.models import Classifier
 from core.rng import Rng
+from lab import rounds
+from lab.running import make_clients
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits(

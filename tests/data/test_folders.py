@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from core import data
-from core.__main__ import main
 from core.data.folders import USUAL
 from core.errors import InputError
 from core.files import Busy, alone
+from lab.__main__ import main
 
 image = pytest.importorskip("PIL.Image")
 

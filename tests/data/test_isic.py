@@ -156,7 +156,7 @@ def test_absent_images_come_with_instructions(tmp_path):
             act()
     info = {one.name: one for one in available(tmp_path)}["isic2020"]
     assert (info.present, info.sizes) == (False, (224, 64))
-    assert "python -m core data get isic2020" in info.how_to_get
+    assert "fedcon data get isic2020" in info.how_to_get
     lay_out(tmp_path)
     assert {one.name: one for one in available(tmp_path)}["isic2020"].present_sizes == (224, 64)
 

@@ -164,7 +164,7 @@ def test_available_says_what_is_there(tmp_path):
     assert not {"other", "broken", "pathmnist_64", "chestmnist"} & set(rows)
     assert rows["pathmnist"].present
     assert rows["pathmnist"].present_sizes == (64,)
-    assert rows["cifar10"].how_to_get == "python -m core data get cifar10"
+    assert rows["cifar10"].how_to_get == "fedcon data get cifar10"
     assert {name for name, row in rows.items() if row.present} == {
         "digits",
         "nuclei_drawn",

@@ -81,6 +81,6 @@ def test_what_does_not_fit_is_named(change, reason, tmp_path):
 def test_the_file_that_is_missing_is_named(tmp_path):
     with pytest.raises(
         InputError,
-        match=r"no nuclei_cross_site\.npz.*run python -m core data convert nuclei_cross_site FOLDER.*tnbc",
+        match=r"no nuclei_cross_site\.npz.*run fedcon data convert nuclei_cross_site FOLDER.*tnbc",
     ):
         data.load("nuclei_cross_site", tmp_path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.experiments import Experiment, Record, importing, queue, record
+from lab import Experiment, Record, importing, queue, record
 
 # asserts of this helper say what they compared, as those of tests do
 pytest.register_assert_rewrite("tests.e2e.mistakes")

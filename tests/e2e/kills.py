@@ -27,9 +27,9 @@ COMMAND = shlex.split(
 POINTS = {
     "before the data are loaded": ("core.data:load", "before", 1),
     "before a round": ("core.federation.algorithm:Algorithm.round", "before", 6),
-    "after a client": ("core.algorithms.fedavg:FedAvg.answer", "after", 6),
+    "after a client": ("core.baselines.fedavg:FedAvg.answer", "after", 6),
     "before uploads are looked at": ("core.federation.algorithm:Algorithm.admit", "before", 6),
-    "after the server": ("core.algorithms.fedavgm:FedAvgM.server_update", "after", 6),
+    "after the server": ("core.baselines.fedavgm:FedAvgM.server_update", "after", 6),
     "before a test": ("core.federation.task:Task.evaluate", "before", 6),
     "before a file is written": ("core.files:write_whole", "before", 6),
     "after a checkpoint is written beside its place": ("pathlib:Path.write_bytes", "after", 4),
@@ -46,7 +46,7 @@ def _quietly(out: str, point: str | None, count: int) -> None:
 
     import torch
 
-    from core.__main__ import main
+    from lab.__main__ import main
 
     torch.set_num_threads(1)
     said = os.open(f"{out}.said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -84,10 +84,10 @@ def _mine(owner: Any, name: str, when: str, count: int) -> None:
 
 #: what a run imports, on its way or at its end
 PRELOADED = [
-    "core.__main__",
-    "core.report",
-    "core.experiments.queue",
-    "core.algorithms.fedavgm",
+    "lab.__main__",
+    "lab.report",
+    "lab.queue",
+    "core.baselines.fedavgm",
     "torch._dynamo",
     "sklearn.datasets",
     "sklearn.metrics",

@@ -3,8 +3,8 @@
 import hashlib
 import itertools
 
-from core.__main__ import main
-from core.experiments import queue
+from lab import queue
+from lab.__main__ import main
 
 QUICK = [
     "run",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.__main__ import main
+from lab.__main__ import main
 from tests.e2e.mistakes import QUICK, refused, run_with
 
 pytestmark = pytest.mark.usefixtures("data_root")
@@ -68,7 +68,7 @@ CASES = {
     "no time": (["run", "--pending", "--minutes", "0"], "minutes"),
     "unknown paper": (["table", "fedvock/3"], "fedvck"),
     "unknown table": (["table", "fedvck/99"], "99"),
-    "a cell for a table": (["table", "fedmk/1/FedAvg/mnist-0.5"], "core table fedmk/1` shows"),
+    "a cell for a table": (["table", "fedmk/1/FedAvg/mnist-0.5"], "fedcon table fedmk/1` shows"),
     "capitals": (["algorithms", "FedIOD"], "did you mean 'fediod'"),
     "a data set in capitals": (["run", "--algorithm", "fedavg", "--dataset", "MNIST"], "'mnist'"),
     "the queue of nothing": (["pending", "--only", "fedmk/99"], "fedmk/99"),
@@ -209,7 +209,7 @@ def test_a_folder_that_cannot_be_is_named_as_the_option(capsys, tmp_path):
 
 
 def test_a_mistake_in_an_option_points_to_the_help_of_its_command(capsys):
-    assert "(see python -m core run --help)" in refused(capsys, ["run", "--seed", "x"])
+    assert "(see fedcon run --help)" in refused(capsys, ["run", "--seed", "x"])
 
 
 def test_who_asks_for_released_values_is_told_where_there_are_none(capsys):

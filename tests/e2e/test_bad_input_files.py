@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.__main__ import main
-from core.experiments import TableSpec, queue
+from lab import TableSpec, queue
+from lab.__main__ import main
 from tests.e2e.mistakes import refused, run_with
 
 pytestmark = pytest.mark.usefixtures("data_root")
@@ -150,8 +150,8 @@ def test_a_damaged_record_among_the_results_is_named(capsys):
 
 
 def test_a_damaged_checkpoint_is_named(capsys, tmp_path):
-    from core.experiments.profiles import apply
-    from core.experiments.queue import places
+    from lab.profiles import apply
+    from lab.queue import places
 
     experiment = apply(
         "quick",

@@ -12,14 +12,14 @@ import pytest
 import torch
 import typer
 
-from core.__main__ import main
-from core.cli.pending import _run_pending
 from core.errors import InputError
-from core.experiments import TableSpec, grid, queue, records, spec
-from core.experiments.record import REPOSITORY
 from core.federation import Runtime
 from core.files import FileError, alone
-from core.report import notebooks, table_frame
+from lab import TableSpec, grid, queue, records, spec
+from lab.__main__ import main
+from lab.cli.pending import _run_pending
+from lab.record import REPOSITORY
+from lab.report import notebooks, table_frame
 from tests.data import layouts
 
 RUN = (
@@ -121,7 +121,7 @@ def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_pa
 def test_a_python_without_the_packages_gets_one_line(tmp_path):
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no', name='typer')")
     done = subprocess.run(
-        [sys.executable, "-m", "core"],
+        [sys.executable, "-m", "lab"],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
@@ -176,7 +176,7 @@ def test_a_typing_error_in_the_kernels_is_told(capsys, monkeypatch):
         ),
         ([*RUN, "--partition", "/no/missing.json"], "there is no split file /no/missing.json\n"),
         ([*RUN, "--partition", "splits/missing.json"], "repository Youth-49/FedVCK_2024"),
-        ([*RUN, "--set", "zzz=1"], "`python -m core algorithms fedavg` explains each"),
+        ([*RUN, "--set", "zzz=1"], "`fedcon algorithms fedavg` explains each"),
         ([*RUN, "--set", "rounds=3"], "rounds is none of fedavg's settings: give it as --rounds 3"),
         (["pending", "--only", "fednova"], "no paper, table, cell or algorithm"),
     ],
@@ -203,7 +203,7 @@ def test_an_algorithm_of_a_table_that_is_not_here_is_named(capsys, monkeypatch, 
 
 
 def test_who_finds_nothing_pending_is_told_where_the_tables_are_run(capsys, monkeypatch):
-    monkeypatch.setattr("core.experiments.queue.pending", lambda profile, only: [])
+    monkeypatch.setattr("lab.queue.pending", lambda profile, only: [])
     assert main(["pending", "--only", "GDDFL", "--profile", "paper"]) == 0
     assert "gddfl/ladder is run at the profile quick or laptop\n" in capsys.readouterr().out
 
@@ -265,9 +265,7 @@ def test_a_method_that_communicates_once_says_where_it_rests(capsys, tmp_path):
 
 def test_a_setting_that_is_given_as_an_option_is_told_where_it_goes(capsys):
     assert main([*RUN, "0", "--lr", "0.1"]) == 2
-    assert "a setting goes as --set NAME=VALUE (see python -m core run --help)" in (
-        capsys.readouterr().err
-    )
+    assert "a setting goes as --set NAME=VALUE (see fedcon run --help)" in (capsys.readouterr().err)
 
 
 def test_a_gpu_is_named_as_it_is_called_here(capsys, tmp_path):

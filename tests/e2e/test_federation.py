@@ -13,14 +13,14 @@ import attrs
 import pytest
 
 from core.errors import InputError
-from core.experiments import Experiment, run
 from core.federation import Runtime
+from lab import Experiment, run
 
 pytest.importorskip("flwr", reason="Flower is not installed: `make machines` installs it")
 
-from core.experiments.flower import keys
-from core.experiments.flower.demo import follow, hospitals
-from core.experiments.flower.deployment import Deployment, write_data
+from lab.flower import keys
+from lab.flower.demo import follow, hospitals
+from lab.flower.deployment import Deployment, write_data
 
 #: moon's clients remember their last model
 EXPERIMENT = Experiment(
@@ -100,10 +100,8 @@ def test_a_server_that_fails_before_its_first_round_is_not_waited_for(tmp_path, 
     """Its ServerApp ends and the SuperLink goes on; what Flower 1.41 answers to `flwr ls`."""
     run = {"status": "finished:failed", "status-details": "ServerApp failed: clients [0] are away"}
     answer = subprocess.CompletedProcess([], 0, json.dumps({"success": True, "runs": [run]}), "")
-    monkeypatch.setattr(
-        "core.experiments.flower.deployment.subprocess.run", lambda *_, **__: answer
-    )
-    monkeypatch.setattr("core.experiments.flower.demo.EACH_ROUND", 1.0)
+    monkeypatch.setattr("lab.flower.deployment.subprocess.run", lambda *_, **__: answer)
+    monkeypatch.setattr("lab.flower.demo.EACH_ROUND", 1.0)
     said = r"no new round is on record after 1 s; Flower says: finished:failed, .*\[0\] are away"
     with pytest.raises(InputError, match=said):
         follow(Deployment(tmp_path), tmp_path / "record.json", 3)

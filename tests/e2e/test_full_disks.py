@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 
-from core.__main__ import main
+from lab.__main__ import main
 
 RUN = shlex.split(
     "run --algorithm fedavgm --dataset digits --clients 2 --rounds 2 --profile quick --device cpu "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from core.__main__ import main
+from lab.__main__ import main
 from tests.e2e import kills
 
 KILLS = 6

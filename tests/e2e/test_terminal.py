@@ -13,8 +13,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from core.__main__ import main
-from core.experiments import TableSpec, records
+from lab import TableSpec, records
+from lab.__main__ import main
 from tests.data import layouts
 from tests.e2e.mistakes import QUICK, run_with
 
@@ -26,7 +26,7 @@ def test_a_warning_is_one_line_without_the_source(tmp_path):
     layouts.npz(tmp_path / "pneumoniamnist.npz", 28, 1, labels=2)
     given = run_with("--dataset", "pneumoniamnist", "--clients", "2", "--out", str(tmp_path))
     said = subprocess.run(
-        [sys.executable, "-m", "core", *given],
+        [sys.executable, "-m", "lab", *given],
         capture_output=True,
         text=True,
         check=True,
@@ -47,7 +47,7 @@ def test_a_warning_is_one_line_without_the_source(tmp_path):
 )
 def test_an_interrupted_run_says_that_it_goes_on(tmp_path, how, ctrl_c):
     """Ctrl-C, and what schedulers send."""
-    command = [sys.executable, "-m", "core", *run_with("--rounds", "5000", "--out", str(tmp_path))]
+    command = [sys.executable, "-m", "lab", *run_with("--rounds", "5000", "--out", str(tmp_path))]
     # a shell that starts the tests in the background has them ignore SIGINT, and children inherit
     # that
     process = subprocess.Popen(
@@ -73,7 +73,7 @@ def test_an_interrupted_run_says_that_it_goes_on(tmp_path, how, ctrl_c):
 
 def test_ctrl_c_ends_a_loop_of_a_shell(tmp_path):
     """A shell goes on with its loop where the command that Ctrl-C ended only exits with a status."""
-    run = shlex.join([sys.executable, "-m", "core", *run_with("--rounds", "5000")])
+    run = shlex.join([sys.executable, "-m", "lab", *run_with("--rounds", "5000")])
     loop = f"for k in 1 2; do {run} --out {shlex.quote(str(tmp_path))}/$k; done"
     process = subprocess.Popen(
         ["bash", "-c", loop],
@@ -100,7 +100,7 @@ def test_ctrl_c_ends_a_loop_of_a_shell(tmp_path):
 def terminal(*arguments: str, **environment: str) -> subprocess.Popen:
     """The command line in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "core", *arguments],
+        [sys.executable, "-m", "lab", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | environment,
@@ -118,17 +118,17 @@ def test_a_table_says_what_was_run_and_how_to_run_the_rest():
     stands_in = next(line for line in lines if "pneumoniamnist_224-0.05" in line)
     assert "†" in stands_in and " of 3" in stands_in
     assert "† pneumoniamnist in place of pneumoniamnist_224" in lines
-    assert last.startswith("pending: run the first with python -m core run --cell fedvck/3/")
+    assert last.startswith("pending: run the first with fedcon run --cell fedvck/3/")
 
 
 def test_a_table_asks_for_no_run_that_another_profile_has_on_record(monkeypatch):
-    from core import experiments
-    from core.cli import waiting as cli
-    from core.report import table_frame
+    import lab
+    from lab.cli import waiting as cli
+    from lab.report import table_frame
 
-    spec = experiments.TableSpec.find("fedmk", 6)
+    spec = lab.TableSpec.find("fedmk", 6)
     waiting = table_frame("fedmk", "6", "converged", {})
-    some = next(iter(experiments.records().values()))
+    some = next(iter(lab.records().values()))
     done = {}
     for cell in spec.cells("paper"):  # nothing is scaled down there
         for run in cell.experiments:
@@ -143,11 +143,11 @@ def test_a_table_asks_for_no_run_that_another_profile_has_on_record(monkeypatch)
 
 def test_a_table_asks_for_no_run_that_would_stop_too_early():
     """At two rounds nothing fills a column of a hundred."""
-    from core import experiments
-    from core.cli import waiting as cli
-    from core.report import table_frame
+    import lab
+    from lab.cli import waiting as cli
+    from lab.report import table_frame
 
-    spec, waiting = experiments.TableSpec.find("fedvck", 2), table_frame("fedvck", "2", "quick", {})
+    spec, waiting = lab.TableSpec.find("fedvck", 2), table_frame("fedvck", "2", "quick", {})
     assert all(cell.cut for cell in spec.cells("quick"))
     assert cli.first_of(waiting, spec, {}).startswith("pending: runs at quick stop before")
 
@@ -158,7 +158,7 @@ def test_a_cell_that_lacks_a_seed_has_a_command_too(monkeypatch, capsys):
     known = {
         run.id: attrs.evolve(some, experiment=run) for cell in cells for run in cell.experiments
     }
-    monkeypatch.setattr("core.experiments.records", lambda: known)
+    monkeypatch.setattr("lab.records", lambda: known)
 
     def pending() -> list[str]:
         assert main(["table", "fedvck/estimators", "--profile", "laptop"]) == 0
@@ -193,7 +193,7 @@ def test_tables_and_algorithms_are_listed_where_no_name_is_given(capsys):
 
 
 def test_who_reads_may_stop_reading():
-    """As `python -m core table fedvck/3 | head -1` does."""
+    """As `fedcon table fedvck/3 | head -1` does."""
     process = terminal("table", "fedvck/3")
     assert process.stdout.readline()
     process.stdout.close()
@@ -219,6 +219,6 @@ def test_a_terminal_without_the_sign_of_deviations_ends_no_run(tmp_path):
     ],
 )
 def test_what_an_interrupted_command_does_next(arguments, said, monkeypatch, capsys):
-    monkeypatch.setattr("core.__main__.app", lambda *_, **__: 130)
+    monkeypatch.setattr("lab.__main__.app", lambda *_, **__: 130)
     assert main(arguments) == 130
     assert capsys.readouterr().err == f"interrupted; the same command {said}\n"

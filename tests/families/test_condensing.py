@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import data
-from core.experiments import Experiment, make_clients, make_task
 from core.families import condensing
 from core.families.condensing import chunks
 from core.federation import Client, Message, Runtime, Task
 from core.rng import Rng
+from lab import Experiment, make_clients, make_task
 
 
 @functools.cache

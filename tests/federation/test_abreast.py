@@ -4,9 +4,9 @@ import attrs
 import pytest
 import torch
 
+from benchmarks.timing import random_task
 from core import algorithms, models
-from core.algorithms.fedavg import FedAvg
-from core.experiments.bench.timing import random_task
+from core.baselines.fedavg import FedAvg
 from core.federation import Client, LocalTraining, Runtime, Schedule, learn, through
 from core.federation.abreast import Learner, abreast, learn_abreast
 from core.models import blocks
@@ -90,7 +90,7 @@ def test_the_methods_answer_abreast_as_one_by_one(name, monkeypatch):
     answers = []
     for one_by_one in (False, True):
         if one_by_one:
-            monkeypatch.setattr("core.algorithms.fedavg.abreast", lambda *given: 1)
+            monkeypatch.setattr("core.baselines.fedavg.abreast", lambda *given: 1)
         clients, sent = clients_of(task), state
         for t in range(2):
             messages = {client.id: method.broadcast(sent, client.id) for client in clients}
@@ -108,7 +108,7 @@ def test_unequal_numbers_of_steps_and_a_client_alone(monkeypatch):
     """With passes in place of steps, clients of equal numbers of batches go together."""
     seen = []
     monkeypatch.setattr(
-        "core.algorithms.fedavg.learn_abreast",
+        "core.baselines.fedavg.learn_abreast",
         lambda task, learners, settings: seen.append([len(one.labels) for one in learners]),
     )
     task = small_task()

@@ -10,11 +10,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from core.experiments import Experiment, Record, queue, running
-from core.experiments.running import run
 from core.federation import Ledger, Runtime, State
 from core.federation.checkpoint import Checkpoint, restore, save
 from core.files import FileError
+from lab import Experiment, Record, queue, running
+from lab.running import run
 
 TINY = Experiment(
     algorithm="fedavgm",
@@ -206,7 +206,7 @@ def test_a_state_that_is_not_finite_ends_the_run_in_its_round(tmp_path, monkeypa
     """In the round that it came from, though only the last one is tested; not one round later, by
     blaming a client.
     """
-    from core.algorithms.fedavg import FedAvg
+    from core.baselines.fedavg import FedAvg
 
     true = FedAvg.server_update
 

@@ -12,9 +12,9 @@ from core import data, metrics
 from core.algorithms import create
 from core.data.dense import Picture, whole
 from core.errors import InputError
-from core.experiments import Experiment, make_task, run
 from core.federation import Runtime, Schedule, Segmentation, Task, distribute, rounds, task_of
 from core.rng import Rng
+from lab import Experiment, make_task, run
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from core.experiments import Experiment, Record, running
 from core.federation.interrupts import kept_interrupts
+from lab import Experiment, Record, running
 
 TINY = Experiment(
     algorithm="fedavg",

@@ -9,12 +9,12 @@ import torch
 
 from core import algorithms
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import Runtime, Schedule, distribute, select
 from core.federation import rounds as federated
 from core.federation.client import owner
 from core.models import count_parameters
 from core.rng import Rng
+from lab import Experiment, make_clients, make_task, rounds
 
 TINY = Experiment(
     algorithm="fedavg",

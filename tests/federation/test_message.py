@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
+from benchmarks.timing import seconds
 from core.errors import InputError
-from core.experiments.bench.timing import seconds
 from core.federation import Ledger, Message
 
 

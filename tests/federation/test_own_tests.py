@@ -7,10 +7,10 @@ import torch
 from core import algorithms
 from core.data import Split
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, make_task, rounds
 from core.federation import OwnTest, Runtime, Schedule, pack
 from core.federation.task import turns
 from core.federation.tensors import take
+from lab import Experiment, make_clients, make_task, rounds
 
 BY_CLIENTS = [
     ("fedavg", {}),

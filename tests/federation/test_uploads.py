@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from core.errors import InputError
-from core.experiments import Experiment, Record, schema
-from core.experiments.running import make_clients, make_task, rounds, run
 from core.federation import (
     Field,
     Ledger,
@@ -25,6 +23,8 @@ from core.federation import (
     network_form,
 )
 from core.federation.algorithm import Algorithm
+from lab import Experiment, Record, schema
+from lab.running import make_clients, make_task, rounds, run
 
 MODEL = torch.ones(2, 3)
 FORM = (

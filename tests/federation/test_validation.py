@@ -6,10 +6,10 @@ import torch
 
 from core.data import Split, load, with_validation
 from core.errors import InputError
-from core.experiments import Experiment, make_clients, make_task, rounds
-from core.experiments.running import task_on
 from core.federation import Runtime
 from core.rng import Rng
+from lab import Experiment, make_clients, make_task, rounds
+from lab.running import task_on
 
 TINY = Experiment(
     algorithm="fedavg",

@@ -15,15 +15,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-try:
-    from lab import claims as report_claims, frames, tallies
-    from lab.experiment import PROFILES
-    from lab.record import records
-    from lab.tables import TableSpec
-except ImportError:
-    from core.experiments import PROFILES, TableSpec, records
-    from core.report import claims as report_claims
-    from core.report import frames, tallies
+from lab import PROFILES, TableSpec, records
+from lab.report import claims as report_claims
+from lab.report import frames, tallies
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected.json"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sklearn import metrics as reference
 
 from core.errors import InputError
-from core.experiments.spec import TABLES
 from core.metrics.averaging import AVERAGINGS, fit, harmonic_mean, possible_averagings
+from lab.spec import TABLES
 
 #: GDD-FL's test set: 584 of 33,126 images are malignant, so about 58 of 3,314
 POSITIVES, NEGATIVES = 58, 3256

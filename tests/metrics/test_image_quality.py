@@ -14,7 +14,6 @@ from scipy.linalg import sqrtm
 
 from core.data import load
 from core.errors import InputError
-from core.experiments import Experiment, rounds
 from core.metrics import image_quality
 from core.metrics.image_quality import (
     INCEPTION_FILE,
@@ -27,6 +26,7 @@ from core.metrics.image_quality import (
     inception_score,
 )
 from core.rng import Rng
+from lab import Experiment, rounds
 
 
 def draw(*shape, key="x") -> np.ndarray:

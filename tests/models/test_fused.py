@@ -19,11 +19,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from core.errors import InputError
-from core.experiments.record import REPOSITORY
 from core.models import build, convolution, fresh, kernels, names
 from core.models.fused import activate, affine, standardise
 from core.models.generative import ImageGenerator, PatchDiscriminator
 from core.rng import Rng
+from lab.record import REPOSITORY
 
 fused = pytest.mark.skipif(kernels.library() is None, reason="there is no C++ compiler")
 NORMS = {

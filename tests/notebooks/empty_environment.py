@@ -18,7 +18,7 @@ from pathlib import Path
 import nbclient
 from packaging.requirements import Requirement
 
-from core.report import notebooks
+from lab.report import notebooks
 
 LENT = ("torch", "torchvision", "ipykernel")
 

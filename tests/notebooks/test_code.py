@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from core.report.listing import WIDTH, text_of
+from lab.report.listing import WIDTH, text_of
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "notebooks").glob("*.py"))

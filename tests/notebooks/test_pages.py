@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from core.report import notebooks
+from lab.report import notebooks
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "notebooks").glob("*.py"))

@@ -10,8 +10,8 @@ import os
 import pytest
 
 from core.errors import InputError
-from core.report import notebooks
-from core.report.site import executing
+from lab.report import notebooks
+from lab.report.site import executing
 
 pytest.importorskip("papermill")
 pytest.importorskip("jupytext")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from core.report import notebooks
+from lab.report import notebooks
 
 pytest.importorskip("yaml")
 

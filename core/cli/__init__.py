@@ -1,1 +1,0 @@
-"""The command line, `python -m core …`: one module for each kind of verb."""

@@ -1,0 +1,152 @@
+"""The command line: `fedcon …`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import warnings
+from typing import Any
+
+try:
+    from core.errors import InputError, one_line
+    from lab.cli import cells, run, tools  # noqa: F401  (their verbs enter the application)
+    from lab.cli.app import app
+except ModuleNotFoundError as missing:
+    if missing.name is None or missing.name.split(".")[0] in ("core", "lab"):
+        raise
+    sys.exit(
+        f"error: the package {missing.name} is not installed for {sys.executable}; "
+        "run `make install` once, then `. .venv/bin/activate` in every shell"
+    )
+
+
+_FULL = warnings.formatwarning
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """`-p NAME VALUE` as `-p NAME=VALUE`: an option of Typer takes one value, papermill's takes
+    two.
+    """
+    joined: list[str] = []
+    for text in arguments:
+        if joined[-2:-1] in (["-p"], ["--parameter"]) and "=" not in joined[-1]:
+            if text.startswith("--"):
+                raise InputError(f"-p {joined[-1]} lacks a value: give -p NAME VALUE")
+            joined[-1] += f"={text}"
+        else:
+            joined.append(text)
+    return joined
+
+
+def _failed(error: InputError, hint: str = "") -> int:
+    """Print one line of under 300 characters, and hand on its status."""
+    print(f"error: {one_line(error, 285 - len(hint))}{hint}", file=sys.stderr)
+    return error.status
+
+
+#: what is said where memory runs out
+NO_MEMORY = (
+    "memory ran out; a smaller network or smaller batches take less (such as --model-set width=32, "
+    "--set batch_size=16; `fedcon algorithms NAME` lists what an algorithm has)"
+)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory ran out. Those of PyTorch are known by name and text, as it
+    takes seconds to import.
+    """
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+    )
+
+
+def _misused(error: Any) -> int:
+    """Print what Typer says of the arguments, and which help to see."""
+    context = getattr(error, "ctx", None)
+    verb = context.info_name if context is not None and context.parent else None
+    see = " ".join(filter(None, ["fedcon", verb, "--help"]))
+    said = error.format_message()
+    if verb == "run" and said.startswith("No such option"):
+        said += "; a setting goes as --set NAME=VALUE"
+    return _failed(InputError(said), f" (see {see})")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line. A mistake gives one clear line and status 2; a run that diverges, and what
+    the machine lacks, such as memory, one with status 1; an interruption status 130.
+    """
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± shows a question mark
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        status = int(
+            app(_joined(arguments or sys.argv[1:]) or ["--help"], standalone_mode=False) or 0
+        )
+        sys.stdout.flush()
+    except InputError as error:
+        return _failed(error)
+    except BrokenPipeError:  # who reads has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(
+            f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}",
+            file=sys.stderr,
+        )
+        return 1
+    except Exception as error:
+        if _out_of_memory(error):
+            print(f"error: {NO_MEMORY}", file=sys.stderr)
+            return 1
+        # Typer's usage errors: some versions take the class from click, others carry their own copy
+        # of it
+        if not hasattr(error, "format_message"):
+            raise
+        return _misused(error)
+    if status == 130:
+        verbs = (arguments or sys.argv[1:])[:2]
+        goes_on = verbs[:1] in (["run"], ["check"]) or verbs in (
+            ["book"],
+            ["book", "build"],
+            ["book", "execute"],
+            ["book", "slides"],
+        )
+        where = "goes on where it stopped" if goes_on else "starts anew"
+        print(f"interrupted; the same command {where}", file=sys.stderr)
+    return status
+
+
+def _plain(message: Warning | str, category: type[Warning], *where: Any) -> str:
+    """A warning to whoever runs a command in one line, without the source; others as Python has them."""
+    if category is UserWarning:
+        return f"warning: {' '.join(str(message).split())}\n"
+    return _FULL(message, category, *where)
+
+
+def _die_of_ctrl_c() -> None:
+    """A shell leaves its loop only where a command has died of Ctrl-C; a status does not tell it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
+
+
+def begin() -> None:
+    """The console script `fedcon`."""
+    warnings.formatwarning = _plain  # type: ignore[assignment]
+    # what schedulers and `timeout` send ends a run as Ctrl-C does; also one that a script started in the
+    # background, where Ctrl-C is ignored
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    status = 0
+    # registered first, it is the last that Python does at its exit, when `status` is known
+    atexit.register(lambda: _die_of_ctrl_c() if status == 130 and os.name == "posix" else None)
+    status = main()
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    begin()

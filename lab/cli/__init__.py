@@ -1,0 +1,1 @@
+"""The command line, `fedcon …`: one module for each kind of verb."""

@@ -1,0 +1,113 @@
+"""The experiments that the options of `run` state."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from core.checks import is_number
+from core.errors import InputError
+from lab.cli.app import pairs
+
+#: the options of one experiment
+SINGLE = (
+    *("algorithm", "dataset", "model", "alpha", "partition", "clients", "active", "rounds"),
+    *("set_", "model_set", "variant"),
+)
+
+
+def option(name: str) -> str:
+    """How an option of this name is written."""
+    return "--" + name.strip("_").replace("_", "-")
+
+
+def _split_file(text: str) -> str:
+    """The path of a split file: in the working folder, else in the data folder. Raises InputError
+    where it is in neither; a file of the authors', below `splits`, is missed later, with the advice.
+    """
+    from core.data.roots import data_root
+
+    here = Path(text)
+    if here.is_file():
+        return str(here.absolute())
+    if not (here.parent == Path("splits") or (data_root() / here).exists()):
+        where = f", in the working folder {Path.cwd()} or in the data folder {data_root()}"
+        raise InputError(f"there is no split file {text}{where * (not here.is_absolute())}")
+    return text
+
+
+def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | None:
+    """The partition that the options name."""
+    if partition is None and alpha is None:
+        return None
+    name, *rest = (partition or "dirichlet").split(",")
+    if name.endswith(".json") and not rest and alpha is None:
+        return {"name": "file", "file": _split_file(name)}
+    options = pairs(rest)
+    if name == "file" and "file" in options:
+        options["file"] = _split_file(options["file"])
+    if alpha is not None:
+        if name != "dirichlet":
+            raise InputError(f"--alpha belongs to the dirichlet partition, not to {partition!r}")
+        if "alpha" in options:
+            raise InputError("alpha is stated twice: in --alpha and in --partition")
+        if not math.isfinite(alpha):
+            raise InputError(f"--alpha must be a number above 0, not {alpha}")
+        options["alpha"] = alpha
+    if name == "dirichlet" and "alpha" not in options:
+        raise InputError("the dirichlet partition needs --alpha, such as --alpha 0.1")
+    if is_number(options.get("alpha")):  # 1 and 1.0 are one experiment
+        options["alpha"] = float(options["alpha"])
+    return {"name": name, **options}
+
+
+def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
+    """The experiments that the options state, one for each seed."""
+    from core.algorithms import find
+    from lab.profiles import apply
+
+    if not single["algorithm"]:
+        raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
+    find(single["algorithm"])
+    if not single["dataset"] and profile != "quick":
+        raise InputError(
+            "--dataset is missing: a name that `fedcon data` shows; with --profile quick "
+            "it may be left out"
+        )
+    stated = {
+        **single,
+        "partition": _partition(single["partition"], single["alpha"]),
+        "settings": _settings(single["algorithm"], single["set_"] or []),
+        "model_options": pairs(single["model_set"] or []),
+    }
+    for name in ("alpha", "set_", "model_set"):
+        del stated[name]
+    given = {key: value for key, value in stated.items() if value not in (None, {})}
+    _say_same(single["algorithm"], single["variant"])
+    return [apply(profile, given | {"seed": seed}) for seed in dict.fromkeys(seeds or [0])]
+
+
+def _settings(algorithm: str, given: list[str]) -> dict[str, Any]:
+    """What `--set` states. Raises InputError, with the option, for what is one of the experiment."""
+    from core.algorithms import settings_fields
+    from lab.explain import as_set
+
+    stated, known = pairs(given), settings_fields(algorithm) or set()
+    for name in stated.keys() - known:
+        if name in (*SINGLE, "seed", "profile"):
+            written = f"{option(name)} {as_set(stated[name])}"
+            raise InputError(f"{name} is none of {algorithm}'s settings: give it as {written}")
+    return stated
+
+
+def _say_same(algorithm: str, variant: str | None) -> None:
+    """Say where the authors' code has no values of its own."""
+    from core.algorithms import switches
+
+    if variant == "released" and not switches(algorithm):
+        print(
+            f"{algorithm} has no released values on record that differ: this runs the printed ones",
+            file=sys.stderr,
+        )

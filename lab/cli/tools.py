@@ -1,0 +1,292 @@
+"""Verbs for notebooks, data, speed and the site."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from core.checks import check_number
+from core.errors import InputError, listed, printable
+from lab.cli.app import Device, Precision, app, fail_where, pairs
+
+
+@app.command()
+def notebook(
+    path: Annotated[
+        Path, typer.Argument(help="A notebook, .py or .ipynb, or a page's name or number.")
+    ],
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-p",
+            "--parameter",
+            help="NAME VALUE, as papermill takes them, or NAME=VALUE; repeatable.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The executed copy, or its folder; default: <name>.executed.ipynb here."),
+    ] = None,
+) -> None:
+    """Execute a notebook with your own parameters; unknown names, types, data sets and profiles are
+    refused before anything runs.
+
+    \b
+    Example:
+      fedcon notebook notebooks/00_quickstart.py -p alpha 0.02 -p rounds 5
+    """
+    from lab.report.notebooks import find, run_notebook
+
+    path = find(path)
+    name = f"{path.stem}.executed.ipynb"
+    target = out / name if out and out.is_dir() else out or Path(name)
+    run_notebook(path, pairs(parameter or [], "parameters"), target)
+    print(f"executed: {target}")
+
+
+@app.command("data")
+def data_(
+    action: Annotated[
+        str,
+        typer.Argument(help="list, get to download, convert what you have, or pack for a class."),
+    ] = "list",
+    name: Annotated[
+        str | None, typer.Argument(help="With get and convert: the data set. With pack: the file.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="With convert: where the things are that you downloaded.")
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(help="With convert, for images of your own: pixels of a side."),
+    ] = None,
+) -> None:
+    """Show which data sets are here and how to get the others; `data get NAME` downloads one;
+    `data convert NAME FOLDER` makes one from what you downloaded by hand, or from your own images in
+    FOLDER/train/CLASS and FOLDER/test/CLASS (PNG or JPEG), under a NAME of yours; `data pack FILE` zips
+    those that fit 50 MB and may be passed on.
+
+    \b
+    Examples:
+      fedcon data
+      fedcon data get pneumoniamnist
+      fedcon data convert tumours_stand_in ~/QNN
+      fedcon data convert my_xrays ~/xrays --size 64
+      fedcon data pack datapack.zip
+    """
+    from core import data
+    from core.data.pack import pack
+    from core.data.roots import data_root
+
+    given = {"list": 0, "get": 1, "convert": 2, "pack": 1}
+    if given.get(action) != (name is not None) + (folder is not None):
+        raise InputError(
+            "use `fedcon data` to list, `fedcon data get NAME` to download, "
+            "`fedcon data convert NAME FOLDER` for what you downloaded by hand, or "
+            "`fedcon data pack FILE` to zip what a class needs"
+        )
+    if size is not None and action != "convert":
+        raise InputError("--size goes with `data convert NAME FOLDER`")
+    if action == "pack" and name is not None:
+        packed = pack(Path(name))
+        print(f"{name}: {', '.join(packed)} ({Path(name).stat().st_size / 2**20:.0f} MB)")
+        return
+    if name is not None:
+        before = folder is not None and (data_root() / f"{name}.npz").exists()
+        made = data.convert(name, folder, size=size) if folder else data.get(name)
+        print(f"ready: {made}{' (in the place of the one before)' * before}")
+        return
+    root = data_root()
+    lacks = "" if root.is_dir() else ", which is not there"
+    print(f"data folder: {root.absolute()}{lacks} (set FEDCON_DATA for another)\n")
+    for info in data.available():
+        there = _own(info.name) if data.is_own(info.name) else _sizes(info)
+        there = there if info.present else f"missing: {info.how_to_get}"
+        print(f"{info.name:20}  {there}{_stopped(info)}")
+    for name, wrong in data.no_data().items():
+        print(f"{printable(name):20}  not a data set: {printable(wrong)}")
+
+
+def _sizes(info: Any) -> str:
+    """Which of its sizes are here, where a data set comes in several."""
+    if len(info.sizes) < 2:
+        return "here"
+    sizes = " and ".join(map(str, info.present_sizes))
+    usual = info.sizes[0]
+    lacks = "" if usual in info.present_sizes else f", missing at {usual}: {info.how_to_get}"
+    return f"here at {sizes} pixels{lacks}"
+
+
+def _stopped(info: Any) -> str:
+    """Which files of one's own keep a known set from being loaded, and what to do."""
+    from core import data
+
+    names = (info.name, *(f"{info.name}_{size}" for size in info.sizes))
+    mine = [name for name in names if data.in_the_way(name)]
+    told = (f", but no run can load it as {name}: rename your file {name}.npz" for name in mine)
+    return "".join(told)
+
+
+def _own(name: str) -> str:
+    """Whether a file of one's own can be read, and if not, why; and classes without an image to
+    train on.
+    """
+    from core import data
+
+    try:
+        found = data.load(name)
+    except InputError as error:
+        return f"here, but {error}"
+    counts = found.train.labels.bincount(minlength=len(found.classes))
+    empty = [one for one, count in zip(found.classes, counts.tolist(), strict=True) if not count]
+    lacks = f", but no training image is of class {listed(empty)}" if empty else ""
+    return f"here, your own file{lacks}"
+
+
+@app.command()
+def bench(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="condensation, local-training, bilevel, distillation, shadows, clients, run "
+            "(whole runs: some minutes; with the authors' code much longer), precision (whether "
+            "bfloat16 changes accuracies: half an hour) or records (whether today's program gives what "
+            "is on record: an hour; goes on where it was cut)."
+        ),
+    ] = "condensation",
+    against: Annotated[
+        tuple[str, Path] | None,
+        typer.Option(
+            help="authors PATH: with run, their FedVCK from a checkout of it, in place of plain loops."
+        ),
+    ] = None,
+    against_commit: Annotated[
+        str | None,
+        typer.Option(
+            help="With condensation and local-training: the package at this commit, in place of a "
+            "plain loop."
+        ),
+    ] = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+) -> None:
+    """Measure speed beside a plain loop, in pairs in one run, and write the record into book/bench, in
+    the place of the one from this kind of processor.
+
+    \b
+    Examples:
+      fedcon bench condensation
+      fedcon bench run
+      fedcon bench run --against authors ../FedVCK_2024
+      fedcon bench condensation --against-commit HEAD~20
+      fedcon bench clients
+      fedcon bench precision
+      fedcon bench records
+    """
+    import benchmarks as benches
+    from core.federation import Runtime
+
+    whose, checkout = against or ("authors", None)
+    if whose != "authors":
+        raise InputError(f"--against takes authors and the path of their checkout, not {whose!r}")
+    runtime = Runtime.choose(device, precision)
+    print(benches.report(benches.measure(what, runtime, checkout, against_commit)))
+
+
+@app.command("gpu-check")
+def gpu_check(
+    minutes: Annotated[float, typer.Option(help="About how long it may take.")] = 3.0,
+    out: Annotated[Path, typer.Option(help="The JSON file that is written.")] = Path(
+        "gpu-check.json"
+    ),
+    device: Device = "cuda",
+    precision: Precision = "auto",
+) -> None:
+    """Run every algorithm, the tests for GPUs, benches and the beginning of a paper-budget run on a
+    GPU; write one JSON, anew after every part. With more minutes more of the benches fit. Where
+    something failed, the status is 1.
+
+    \b
+    Example:
+      fedcon gpu-check --out gpu-check.json
+      fedcon gpu-check --minutes 15
+    """
+    from tqdm.auto import tqdm
+
+    from benchmarks import gpu
+    from core.federation import Runtime
+    from core.files import write_json
+
+    check_number("--minutes", minutes, 0, above=True)
+
+    def keep(found: dict[str, Any]) -> None:
+        write_json(out, found)
+        kind, told = list(found["summary"].items())[-1]
+        tqdm.write(f"after {found['seconds']:.0f} s: {_line(kind, told)}", file=sys.stderr)
+
+    found = gpu.check(Runtime.choose(device, precision), minutes, keep)
+    print("\n".join(_line(kind, told) for kind, told in found["summary"].items()))
+    print(f"written: {out}")
+    fail_where([name for told in found["summary"].values() for name in told["failed"]])
+
+
+def _line(kind: str, told: dict[str, Any]) -> str:
+    """How many of a kind went well, and which did not."""
+    ways = [how for how in ("failed", "skipped", "cut") if told[how]]
+    rest = (f"; {how}: {', '.join(told[how])}" for how in ways)
+    return f"{kind}: {told['ok']} ok{''.join(rest)}"
+
+
+@app.command()
+def book(
+    action: Annotated[
+        str, typer.Argument(help="build, execute, check, serve, shots, pdf, student, slides.")
+    ] = "build",
+    chapter: Annotated[
+        list[str] | None,
+        typer.Argument(help="With shots, pdf, student and slides: names of pages; default: all."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With shots, pdf, student and slides: what is written.")
+    ] = None,
+) -> None:
+    """Build the site, or only execute its notebooks; check it, serve it on localhost, take
+    screenshots of every page; print it as one PDF; write the notebooks of a class without
+    solutions, or slides of chapters.
+
+    \b
+    Examples:
+      fedcon book build
+      fedcon book serve
+      fedcon book shots 17_fedvck_results --out pictures
+      fedcon book student --out class
+      fedcon book slides 01_federated_learning
+    """
+    from lab.report import notebooks, site, students
+
+    def sources() -> list[Path]:
+        return [notebooks.find(name) for name in chapter or notebooks.chapters()]
+
+    def told(written: list[Path]) -> None:
+        files = "1 file" if len(written) == 1 else f"{len(written)} files"
+        print(f"{files} in {written[0].parent}")
+
+    actions: dict[str, Callable[[], object]] = {
+        "build": site.build,
+        "execute": site.execute,
+        "check": site.check,
+        "serve": site.serve,
+        "shots": lambda: site.screenshots(out or Path("shots"), chapter),
+        "pdf": lambda: site.pdf(out or Path("book.pdf"), chapter),
+        "student": lambda: told(students.write_students(sources(), out or Path("student"))),
+        "slides": lambda: told(site.write_slides(sources(), out or Path("slides"))),
+    }
+    if action not in actions:
+        raise InputError(f"the book can be {', '.join(actions)}, not {action!r}")
+    if action in ("build", "execute", "check", "serve") and (chapter or out):
+        raise InputError(f"`book {action}` is about the whole site: it takes no pages and no --out")
+    actions[action]()

@@ -1,0 +1,69 @@
+"""Where each value of a cell's runs comes from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from core import algorithms
+from lab.cell import Cell
+from lab.experiment import Experiment
+from lab.layers import OPEN, Layer, Stack, Step
+from lab.spec import short
+
+
+def origins(cell: Cell) -> dict[str, list[Step]]:
+    """The steps that led to every field of the cell's experiments and to every hyper-parameter, the
+    last one in force. Entries of dictionaries are called `settings.lr` and `model_options.width`.
+    """
+    run, path = cell.experiments[0], short(cell.spec.path)
+    bare = Experiment(algorithm=run.algorithm, dataset=run.dataset).to_dict()
+    stated = ("algorithm", "dataset", "seed", "profile", *OPEN)
+    fields = {key: value for key, value in bare.items() if key not in stated}
+    layers = [Layer("default of an experiment", fields)]
+    if run.algorithm in algorithms.names():
+        printed = attrs.asdict(algorithms.create(run.algorithm).settings)
+        layers.append(Layer(f"default of {run.algorithm}", {"settings": printed}))
+        if run.variant == "released":
+            other = {key: pair[1] for key, pair in algorithms.switches(run.algorithm).items()}
+            layers.append(Layer(f"released value of {run.algorithm}", {"settings": other}))
+    found = Stack(layers=(*layers, *cell.stack.layers)).history()
+    found["seed"] = [Step([one.seed for one in cell.experiments], f"{path}, seeds")]
+    found["profile"] = [Step(cell.profile, "the profile asked for")]
+    order = list(attrs.fields_dict(Experiment))
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0].partition(".")[0])))
+
+
+def explanation(cell: Cell) -> str:
+    """`origins` as a table in plain text; what restates the value that is there is left out."""
+    rows = [("name", "value", "set by")]
+    for name, steps in origins(cell).items():
+        changes = [old for old, new in itertools.pairwise(steps) if old.value != new.value] + steps[
+            -1:
+        ]
+        for place, step in enumerate(reversed(changes)):
+            rows.append(("  in place of" if place else name, as_set(step.value), step.where))
+    return "\n".join([f"{cell.address} at the profile {cell.profile}", "", *aligned(rows)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts as lines with columns, for a terminal."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def as_set(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, dict):
+        name, *options = (
+            f"{'' if key == 'name' else f'{key}='}{as_set(v)}" for key, v in value.items()
+        )
+        return ",".join([name, *options])
+    return value if isinstance(value, str) else json.dumps(value)

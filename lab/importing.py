@@ -1,0 +1,136 @@
+"""The way of records from one machine to the book of another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from core.errors import InputError
+from lab import schema
+from lab.experiment import Experiment
+from lab.grid import TableSpec
+from lab.record import ADHOC, RESULTS, Record, records
+
+
+@attrs.frozen
+class Imported:
+    """What an import did, in numbers of records. `apart` are those of the new that no table asks for."""
+
+    new: int
+    apart: int
+    known: int
+    unfinished: int
+
+
+def import_records(folder: Path, root: Path | None = None) -> Imported:
+    """Copy complete records from a folder that `run --out` filled into the book's. Records already
+    there are kept. One that was not run as a cell of a table goes to the paper in whose table it
+    stands, if there is one.
+
+    Raises InputError when the folder holds no record, or one of them is damaged, cannot come from a
+    run, belongs to an algorithm that is not here, was measured on other data than the book's, or has
+    another name than its experiment; nothing is copied then.
+    """
+    found = [_checked(path) for path in _below(folder)]
+    here = records(root)
+    _of_the_same_data(found, here)
+    complete = [(path, record) for path, record in found if record.status == "complete"]
+    strange = [(path, record) for path, record in complete if record.experiment.id not in here]
+    papers = _papers([record.experiment for _, record in strange])
+    fresh = dict[str, tuple[Path, Record]]()
+    for path, record in strange:
+        paper = path.parent.name
+        paper = papers.get(record.experiment.id, ADHOC) if paper == ADHOC else paper
+        home = (root or RESULTS) / paper / path.name
+        if not (home.exists() and Record.load(home).status == "complete"):
+            fresh[record.experiment.id] = home, record
+    for home, record in fresh.values():
+        record.save(home)
+    return Imported(
+        new=len(fresh),
+        apart=len(fresh.keys() - papers.keys()),
+        known=len(complete) - len(fresh),
+        unfinished=len(found) - len(complete),
+    )
+
+
+def beside_the_book(folder: Path) -> dict[str, Record]:
+    """The book's records, and complete ones of a folder that `run --out` filled, by id; the book's
+    count where both have one. Raises InputError as `records_below`, and for a record that was measured
+    on other data than the book's.
+    """
+    here = records()
+    found = [(path, Record.load(path)) for path in _below(folder)]
+    _of_the_same_data(found, here)
+    own = {r.experiment.id: r for _, r in found if r.status == "complete"}
+    return {**own, **here}
+
+
+def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, Record]) -> None:
+    """Raise InputError for a record whose data set, or file of a split, is another one than that which
+    the book's records have under its name: their means would be of two things.
+    """
+    known = dict[str, str]()
+    for record in here.values():
+        known |= _inputs(record)
+    for path, record in found:
+        for name, digest in _inputs(record).items():
+            if known.setdefault(name, digest) != digest:
+                raise InputError(
+                    f"the record {path} was measured on other data than other records have under the "
+                    f"name {name}, the book's or those beside it (another order or version of it): it "
+                    "stays apart"
+                )
+
+
+def _inputs(record: Record) -> dict[str, str]:
+    """The hashes of what a record was measured on, by the name of the data set and of its split's file."""
+    file = record.experiment.partition.get("file")
+    split = {str(file): record.split} if file and record.split else {}
+    return {record.experiment.dataset: record.fingerprint, **split}
+
+
+def records_below(folder: Path) -> list[Record]:
+    """All records in a folder that `run --out` filled, or in one called `adhoc` in it, those of
+    unfinished runs too. Raises InputError when there is none, or one of them is damaged.
+    """
+    return [Record.load(path) for path in _below(folder)]
+
+
+def _below(folder: Path) -> list[Path]:
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; give the folder that was given to run as --out")
+    paths = sorted(folder.glob("*.json" if folder.name == ADHOC else "*/*.json"))
+    if not paths:
+        inside = any(folder.glob("*.json"))
+        where = (
+            "the folder above it, for" if inside else "the folder that was given to run as --out:"
+        )
+        raise InputError(
+            f"there are no records below {folder}; give {where} records lie in OUT/PAPER/ID.json"
+        )
+    return paths
+
+
+def _papers(runs: Sequence[Experiment]) -> dict[str, str]:
+    """Of runs by their settings, by id: the paper in whose table they stand. The others are not there."""
+    profiles, ids = {run.profile for run in runs}, {run.id for run in runs}
+    cells = (cell for spec in TableSpec.all() for one in profiles for cell in spec.cells(one))
+    return {run.id: cell.paper for cell in cells for run in cell.experiments if run.id in ids}
+
+
+def _checked(path: Path) -> tuple[Path, Record]:
+    """A record that comes from elsewhere."""
+    record = Record.load(path, "import takes the folder that was given to run as --out")
+    try:
+        schema.check_settings(record)
+    except InputError as error:
+        raise InputError(f"the record {path} does not fit this code: {error}") from None
+    if path.stem != record.experiment.id:
+        raise InputError(f"the record {path} must be called {record.experiment.id}.json")
+    if not re.fullmatch("[a-z0-9_]{1,40}", path.parent.name):
+        raise InputError(f"the record {path} lies in a folder that is not named after a paper")
+    return path, record

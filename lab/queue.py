@@ -1,0 +1,370 @@
+"""The queue of runs that the tables still need."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from core import algorithms, data
+from core.data.partition import written
+from core.errors import InputError, no_such, one_line
+from core.federation import Runtime
+from core.files import alone
+from lab.cell import Cell
+from lab.experiment import PROFILES, Experiment
+from lab.grid import TableSpec
+from lab.lines import same_name
+from lab.record import (
+    ADHOC,
+    REPOSITORY,
+    RESULTS,
+    Record,
+    book_files,
+    reckoning,
+    records,
+    split_fingerprint,
+)
+from lab.running import clean_up, make_clients, make_task, run
+from lab.source import check_code, code_version
+from lab.spec import TABLES
+
+
+@attrs.frozen
+class Pending:
+    """A run that a table waits for. `cells` are the addresses of those it fills, as `--cell` takes
+    them; `missing` says why it cannot run here, if so. `core_seconds` of one core is what the same
+    run took on a CPU with other seeds, their median; None where there is none. `answered` says that all its
+    cells are complete with a larger budget.
+    """
+
+    experiment: Experiment
+    paper: str
+    cells: tuple[str, ...]
+    priority: int
+    missing: str | None = None
+    core_seconds: float | None = None
+    answered: bool = False
+
+
+def pending(profile: str, root: Path | None = None, only: str | None = None) -> list[Pending]:
+    """Runs without a complete record, most urgent first: those that can run here, that no larger
+    budget has answered, by seed, then by the priority of their table.
+
+    Args:
+        only: a paper, a table (fedvck/11), a cell or an algorithm: the runs of this alone.
+
+    Left out are cells that cannot be tested here, algorithms that are not written yet, runs that would
+    stop before the rounds of their heading, and those of which another profile has the very same
+    run on record; also tables that do not say that they are run at this profile, unless `only` names
+    the table or a cell of it. A run that fills several cells stands once. Raises InputError where
+    `only` names nothing.
+    """
+    done = records(root)
+    elsewhere = recorded_elsewhere(done)
+    here, took = data.present_names(), _core_seconds(done.readable())
+    found: dict[str, Pending] = {}
+    for cell, answered in _wanted(profile, only, done):
+        for one in cell.experiments:
+            if one.id in done or elsewhere(one):
+                continue
+            if before := found.get(one.id):
+                cells, both = (*before.cells, cell.address), before.answered and answered
+                found[one.id] = attrs.evolve(before, cells=cells, answered=both)
+                continue
+            missing, cost = _missing(one, here), took.get(seedless(one))
+            found[one.id] = Pending(
+                one, cell.paper, (cell.address,), cell.priority, missing, cost, answered
+            )
+
+    def urgency(one: Pending) -> tuple[bool, bool, int, int, str]:
+        seed, away = one.experiment.seed, one.missing is not None
+        return away, one.answered, seed, one.priority, one.experiment.id
+
+    return sorted(found.values(), key=urgency)
+
+
+def _wanted(
+    profile: str, only: str | None, done: Mapping[str, Record]
+) -> Iterator[tuple[Cell, bool]]:
+    """The cells of all tables, or of what `only` names, that a run can fill, each with whether a
+    larger budget has answered it.
+    """
+    named = only is None
+    part = (only or "").strip("/").casefold()
+    papers = {path.parent.name for path in TABLES.glob("*/*.yaml")}
+    paper = part.partition("/")[0]
+    # where one paper is named, what is wrong with another's tables stops nothing
+    for spec in TableSpec.all(paper=paper if paper in papers else "*"):
+        if "/" in part and not f"{part}/".startswith(f"{spec.paper}/{spec.table}/".casefold()):
+            continue  # a table or a cell is named, and it is none of this table
+        cells = [cell for cell in spec.cells(profile) if only is None or _named(cell, only)]
+        named = named or bool(cells)
+        if profile not in spec.run_at and "/" not in (only or "").strip("/"):
+            continue
+        answered = _answered(spec, profile, done) if cells else set()
+        for cell in cells:
+            if not cell.not_testable and cell.implemented and not cell.cut:
+                yield cell, cell.address in answered
+    if not named and only in algorithms.names():
+        raise InputError(f"no table has a row with the algorithm {only} yet")
+    if not named:
+        raise InputError(
+            f"{only!r} is no paper, table, cell or algorithm of the tables; `fedcon table` "
+            "lists them"
+        )
+
+
+def _named(cell: Cell, only: str) -> bool:
+    """Whether a cell belongs to a paper, a table or an algorithm, or is the one that is named."""
+    above = itertools.accumulate(cell.address.split("/"), "{}/{}".format)
+    return any(same_name(only, one) for one in above) or only.strip("/").casefold() in {
+        experiment.algorithm for experiment in cell.experiments
+    }
+
+
+def _answered(spec: TableSpec, profile: str, done: Mapping[str, Record]) -> set[str]:
+    """Addresses of a table's cells of which every run is complete with a larger budget."""
+    larger = PROFILES[PROFILES.index(profile) + 1 :]
+    return {
+        cell.address
+        for budget in larger
+        for cell in spec.cells(budget)
+        if cell.experiments and not cell.cut and all(run.id in done for run in cell.experiments)
+    }
+
+
+def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
+    """Why an experiment cannot begin where these data sets are; None if it can."""
+    if experiment.dataset not in here:
+        return _absent(experiment.dataset)
+    file = written(experiment.partition)
+    return None if file is None or file.is_file() else f"the split file {file} is not here"
+
+
+def _absent(dataset: str) -> str:
+    """That a data set is not here, and of a name that this package does not know the nearest one."""
+    try:
+        own = data.is_own(dataset)
+    except InputError as error:
+        return str(error)
+    if not own:
+        return f"the data set {dataset} is not here"
+    return no_such("data set", dataset, sorted(info.name for info in data.available()))
+
+
+def recorded_elsewhere(done: Mapping[str, Record]) -> Callable[[Experiment], bool]:
+    """Of an experiment, whether some profile has the very same run among complete records."""
+    return lambda one: any(attrs.evolve(one, profile=name).id in done for name in PROFILES)
+
+
+def seedless(experiment: Experiment) -> str:
+    """What runs have in common that differ in their seed only."""
+    return attrs.evolve(experiment, seed=0).id
+
+
+def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
+    """Seconds of one core that runs on a CPU took, the median over seeds."""
+    took: dict[str, list[float]] = {}
+    for record in measured:
+        if not math.isnan(record.core_seconds):
+            took.setdefault(seedless(record.experiment), []).append(record.core_seconds)
+    return {name: statistics.median(costs) for name, costs in took.items()}
+
+
+def places(experiment: Experiment, paper: str, out: Path | None = None) -> tuple[Path, Path]:
+    """The files that hold an experiment's record and its checkpoint. Runs that no table asks for have
+    checkpoints of their own.
+    """
+    below, saved = (
+        (RESULTS, REPOSITORY / ".checkpoints") if out is None else (out, out / "checkpoints")
+    )
+    saved = saved / ADHOC if paper == ADHOC else saved
+    return below / paper / f"{experiment.id}.json", saved / f"{experiment.id}.safetensors"
+
+
+def measure(
+    experiment: Experiment,
+    paper: str,
+    *,
+    out: Path | None = None,
+    runtime: Runtime | None = None,
+    progress: bool = False,
+    deadline: float | None = None,
+    stale: Callable[[Record], bool] = lambda record: False,
+) -> tuple[Record, Path, bool]:
+    """Run an experiment unless its record is complete already, in the folder `out` or, without
+    one, in the book.
+
+    Args:
+        stale: which record, complete or not, does not count: its checkpoint goes at once, and it goes
+            when another has taken its place.
+
+    Returns the record, its file and whether anything was computed. An interrupted run resumes from
+    its checkpoint. Raises FileError while another process runs the same experiment, and InputError
+    where a record is complete but the user's own data set or split file has changed since, and where
+    its file holds another run.
+    """
+    path, checkpoint = places(experiment, paper, out)
+    apart, old = out is not None or paper == ADHOC, path.with_name(f"{path.name}.old")
+    files = [path, *(() if apart else book_files(f"{experiment.id}.json"))]
+    if (known := _complete(experiment, files, checkpoint)) and not stale(known[0]):
+        _same_input(*known)
+        return *known, False
+    lock = checkpoint.with_suffix(".lock")
+    with alone(lock, f"the run {experiment.id}"):
+        if path.exists() and stale(Record.load(path)):
+            path.replace(old)
+            clean_up(checkpoint)
+        # the process that held the lock may have finished it
+        if known := _complete(experiment, files, checkpoint):
+            _same_input(*known)
+            return *known, False
+        record = run(
+            experiment,
+            runtime=runtime,
+            record=path,
+            checkpoint=checkpoint,
+            progress=progress,
+            deadline=deadline,
+        )
+        if record.status == "complete":
+            old.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # who waits for it finds the record complete
+                lock.unlink()
+    return record, path, True
+
+
+def measure_anew(
+    experiment: Experiment, paper: str, out: Path, runtime: Runtime, progress: bool = True
+) -> tuple[Record, Path, bool]:
+    """Run an experiment in a scratch folder, whatever the book has of it; returns what `measure` does.
+
+    What the folder holds already counts where it was computed by the same code in the same way, so
+    a check that was cut goes on. Raises InputError as `measure` does.
+    """
+    wanted = code_version(experiment.algorithm), reckoning(runtime.describe())
+
+    def stale(record: Record) -> bool:
+        return (record.code, reckoning(record.environment)) != wanted
+
+    return measure(experiment, paper, out=out, runtime=runtime, progress=progress, stale=stale)
+
+
+def _complete(
+    experiment: Experiment, files: Sequence[Path], checkpoint: Path
+) -> tuple[Record, Path] | None:
+    """The first of the files that holds a complete record of an experiment, if there is one; a
+    checkpoint that a kill left beside it goes.
+    """
+    for known in files:
+        if not known.exists():
+            continue
+        record = Record.load(known)
+        if record.experiment.id != experiment.id:
+            raise InputError(
+                f"{known} holds another run, {record.experiment.id}; move it out of the way"
+            )
+        if record.status == "complete":
+            clean_up(checkpoint)
+            return record, known
+    return None
+
+
+def _same_input(record: Record, path: Path) -> None:
+    """Raise InputError where what a name stands for is no longer what the record was measured on: a
+    split file, or a data set that is the user's own or was made here.
+    """
+    experiment, changed = record.experiment, None
+    if record.split and split_fingerprint(experiment) not in ("", record.split):
+        if experiment.dataset in data.present_names():
+            # a mistake in the file says more than that it has changed
+            make_clients(experiment, make_task(experiment))
+        changed = f"the split file {experiment.partition['file']}"
+    elif (
+        data.is_made_here(experiment.dataset)
+        and experiment.dataset in data.present_names()
+        and make_task(experiment).dataset.fingerprint != record.fingerprint
+    ):
+        changed = f"the data set {experiment.dataset}"
+    if changed:
+        raise InputError(
+            f"{changed} has changed since this run was measured; give another folder as --out, or "
+            f"delete {path}"
+        )
+
+
+def _tried(experiment: Experiment, paper: str, out: Path | None) -> Record | None:
+    """The record of the last try; None also for a damaged one, which is named when its turn comes."""
+    path, _ = places(experiment, paper, out)
+    with contextlib.suppress(InputError):
+        return Record.load(path) if path.exists() else None
+    return None
+
+
+def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -> bool:
+    """Whether the last try, with the code as it is, ended in an error: it would end so again."""
+    record = _tried(experiment, paper, out)
+    code = code_version(experiment.algorithm)
+    return record is not None and (record.status, record.code) == ("failed", code)
+
+
+def done_before(item: Pending, out: Path | None = None) -> bool:
+    """Whether a folder that is not the book's holds a pending run's complete record already."""
+    record = _tried(item.experiment, item.paper, out)
+    return record is not None and record.status == "complete"
+
+
+def in_shard(experiment: Experiment, shard: str) -> bool:
+    """Whether an experiment is in a part of the queue such as "3/16", the third of sixteen.
+
+    It is in one part of so many, the same at any time and on any machine. Raises InputError for a
+    text of another form.
+    """
+    part, _, parts = shard.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise InputError(f"--shard is PART/PARTS, such as 3/16 with parts from 1, not {shard!r}")
+    return int(experiment.id, 16) % int(parts) == int(part) - 1
+
+
+def run_pending(
+    items: Sequence[Pending],
+    minutes: float,
+    out: Path | None = None,
+    runtime: Runtime | None = None,
+    progress: bool = False,
+) -> Iterator[tuple[Pending, Record | InputError]]:
+    """Take pending runs in order until the time is up; yield each with its record, or with the
+    error that ended it.
+
+    A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. A run
+    that failed with the same code is not tried again. Raises FileError, between runs, where the
+    package has changed since this process began.
+    """
+    deadline = time.monotonic() + 60 * minutes
+    for item in items:
+        if time.monotonic() > deadline:
+            return
+        check_code()
+        try:
+            if failed_before(item.experiment, item.paper, out):
+                continue
+            record, _, computed = measure(
+                item.experiment,
+                item.paper,
+                out=out,
+                runtime=runtime,
+                progress=progress,
+                deadline=deadline,
+            )
+        except Exception as error:  # whatever ends one run, the next ones have their turn
+            yield item, error if isinstance(error, InputError) else InputError(one_line(error))
+            continue
+        if computed:
+            yield item, record

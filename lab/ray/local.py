@@ -1,0 +1,96 @@
+"""Workers of this machine: one process each, which keeps its libraries from run to run."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from core.errors import one_line
+from lab.ray import Lost
+
+
+class LocalWorkers:
+    """So many processes. Each is a pool of its own, so that the loss of one is not that of all."""
+
+    def __init__(self, number: int) -> None:
+        self.capacity = number
+        self._context = _context()
+        self._pools = [self._pool() for _ in range(number)]
+        self._busy: dict[Future, int] = {}
+
+    def _pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, self._context, _begin, (self.capacity,))
+
+    def submit(self, function: Callable, task: Any) -> Future:
+        """Begin a task on a worker that is free."""
+        free = min(set(range(self.capacity)) - set(self._busy.values()))
+        try:
+            future = self._pools[free].submit(function, task)
+        except BrokenProcessPool:  # lost while it had nothing to do
+            self._renew(free)
+            future = self._pools[free].submit(function, task)
+        self._busy[future] = free
+        return future
+
+    def finished(self, handles: Sequence[Future], seconds: float) -> list[tuple[Future, Any]]:
+        """Tasks that ended; a worker that was lost has a new one in its place."""
+        done, _ = concurrent.futures.wait(handles, seconds, concurrent.futures.FIRST_COMPLETED)
+        return [(future, self._outcome(future)) for future in done]
+
+    def _outcome(self, future: Future) -> Any:
+        place, error = self._busy.pop(future), future.exception()
+        if isinstance(error, BrokenProcessPool):
+            self._renew(place)
+            return Lost()
+        return future.result() if error is None else one_line(error)
+
+    def _renew(self, place: int) -> None:
+        self._pools[place].shutdown(wait=False)
+        self._pools[place] = self._pool()
+
+    def stop(self) -> None:
+        """End all processes: those that are busy at once."""
+        busy = {place for future, place in self._busy.items() if not future.done()}
+        for place, pool in enumerate(self._pools):
+            for process in list((pool._processes or {}).values()) if place in busy else ():
+                process.terminate()
+            pool.shutdown(cancel_futures=True)
+
+
+def _context() -> Any:
+    """How processes are made: forked, where the system can, from one that has imported PyTorch and
+    done nothing with it.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lab.ray"])
+    return context
+
+
+def _begin(workers: int) -> None:
+    """What a worker does first: it takes its share of the threads that a run alone would have.
+
+    An interruption is the caller's to handle; a worker whose caller is gone ends too.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore, which a worker that is ended leaves
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    caller = multiprocessing.parent_process()
+    assert caller is not None
+
+    def follow() -> None:
+        caller.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

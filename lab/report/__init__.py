@@ -1,0 +1,52 @@
+"""Tables and figures, computed from records: what a paper prints beside what was measured here."""
+
+import pandas as pd
+
+from lab.report.charts import bars, heat_map, lines, partition_plot, scatter
+from lab.report.dots import forest
+from lab.report.figures import condensed_images, image_rows, show
+from lab.report.frames import metrics_frame, table_frame
+from lab.report.frontpage import headline
+from lab.report.intervals import expected_verdicts
+from lab.report.learning_curves import curve_frame, curves, method_name
+from lab.report.listing import source
+from lab.report.status import (
+    coverage,
+    progress,
+    records_apart,
+    records_summary,
+    versions,
+)
+from lab.report.tables import table
+from lab.report.tallies import orders, tally
+
+__all__ = [
+    "bars",
+    "condensed_images",
+    "coverage",
+    "curve_frame",
+    "curves",
+    "expected_verdicts",
+    "forest",
+    "headline",
+    "heat_map",
+    "image_rows",
+    "lines",
+    "method_name",
+    "metrics_frame",
+    "orders",
+    "partition_plot",
+    "progress",
+    "records_apart",
+    "records_summary",
+    "scatter",
+    "show",
+    "source",
+    "table",
+    "table_frame",
+    "tally",
+    "versions",
+]
+
+# a page shows its tables whole: no words are cut off, and no rows left out of the middle
+pd.set_option("display.max_colwidth", None, "display.max_rows", 200)

@@ -1,0 +1,190 @@
+"""What a class needs of the book's own notebooks: their exercises, and their text as plain Markdown
+for student notebooks and slides.
+
+In a source an exercise states how hard it is and how long it takes in its first line, such as
+`*Easy, 10 minutes.*`. Where an answer can be checked, two code cells follow its solution: one
+tagged `solution` computes the answer, one tagged `check` asserts what a right answer fulfils. The
+book runs both, so that every check is known to accept its solution. The text of the exercise names
+the answers as code, such as `best` or `best(x)`; what else the solution computes is its own affair.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+import shutil
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pandas as pd
+
+from core.errors import InputError
+from lab.report import notebooks
+
+#: the figures of the book that are drawn by hand, and the folder beside a notebook that has those it shows
+FIGURES, SHOWN = notebooks.ROOT / "book" / "_static", "figures"
+LEVELS = ("Easy", "Medium", "Hard")
+_BLOCK = re.compile(
+    r"^(?P<fence>`{3,})\{(?P<kind>exercise|solution)\} *(?P<title>[^\n]*)\n"
+    r"(?P<options>(?::[^\n]*\n)*)\n*(?P<text>.*?)\n(?P=fence)$",
+    re.MULTILINE | re.DOTALL,
+)
+#: a formula in a title, which the text of a link cannot show
+_FORMULA = re.compile(r" *\$[^$]+\$")
+_EFFORT = re.compile(rf"\*(?P<level>{'|'.join(LEVELS)}), (?P<minutes>\d+) minutes\.\*")
+
+
+@attrs.frozen
+class Exercise:
+    """An exercise of a chapter; `text` is without its title and without the line of its effort."""
+
+    chapter: str
+    label: str
+    title: str
+    level: str
+    minutes: int
+    text: str
+
+
+def exercises(source: str | Path) -> list[Exercise]:
+    """The exercises of a notebook in their order.
+
+    Raises InputError for an exercise that does not state its level and its minutes.
+    """
+    path = notebooks.find(source)
+    found = []
+    for block in _blocks(notebooks.read(path)):
+        label = re.search(r":label: (\S+)", block["options"])
+        effort = _EFFORT.match(block["text"])
+        if label is None or effort is None:
+            raise InputError(
+                f'{path.name}: the exercise "{block["title"]}" needs a label and a first line such '
+                "as *Easy, 10 minutes.*"
+            )
+        text = block["text"][effort.end() :].strip()
+        level, minutes = effort["level"], int(effort["minutes"])
+        found.append(Exercise(path.stem, label[1], block["title"], level, minutes, text))
+    return found
+
+
+def _blocks(notebook: Any) -> Iterator[re.Match[str]]:
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            yield from (
+                block for block in _BLOCK.finditer(cell.source) if block["kind"] == "exercise"
+            )
+
+
+def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
+    """All exercises: chapter and exercise by their titles, as links of the book, level, minutes, and
+    whether the student notebook checks the answer by itself.
+    """
+    rows = []
+    for path in sources:
+        notebook = notebooks.read(path)
+        chapter = notebooks.title(path)
+        checked = {cell.metadata["name"] for cell in notebook.cells if "check" in tags(cell)}
+        rows += [
+            {
+                "chapter": f"[{chapter}](../notebooks/{one.chapter})",
+                "exercise": f"[{_FORMULA.sub('', one.title)}]({one.label})",
+                "level": one.level.lower(),
+                "minutes": one.minutes,
+                "checked": "yes" if one.label in checked else "",
+            }
+            for one in exercises(path)
+        ]
+    return pd.DataFrame(rows)
+
+
+def tags(cell: Any) -> list[str]:
+    """The tags of a notebook's cell (nbformat's node)."""
+    return cell.metadata.get("tags", [])
+
+
+# ---- pages as any notebook shows them
+
+
+def copy_figures(written: Path) -> None:
+    """Put the figures that a file shows into the folder beside it."""
+    for name in re.findall(rf"\b{SHOWN}/([\w-]+\.svg)", written.read_text(encoding="utf-8")):
+        (written.parent / SHOWN).mkdir(exist_ok=True)
+        shutil.copyfile(FIGURES / name, written.parent / SHOWN / name)
+
+
+_EQUATION = re.compile(r"\$\$ \(eq:([\w-]+)\)")
+_REFERENCE = re.compile(r"\{eq\}`eq:([\w-]+)`")
+_FIGURE = re.compile(
+    r"```\{figure\} (?P<file>\S+)\n:alt: (?P<alt>[^\n]*)\n(?P<options>(?::[^\n]*\n)*)\n*"
+    r"(?P<text>.*?)\n```",
+    re.DOTALL,
+)
+
+
+@functools.cache
+def _numbers() -> dict[str, str]:
+    """The number of each of the book's equations: that of its page, and its place there."""
+    found = {}
+    for path in sorted(notebooks.NOTEBOOKS.glob("*.py")):
+        labels = _EQUATION.findall(path.read_text(encoding="utf-8"))
+        found.update({label: f"{path.stem[:2]}.{k}" for k, label in enumerate(labels, 1)})
+    return found
+
+
+def _number(label: str) -> str:
+    return _numbers().get(label, label)
+
+
+#: a link to a page with code, from the plan or from another such page
+_PAGE = re.compile(r"\[([^\]]+)\]\((?:\.\./notebooks/)?(\d\d_\w+)(?:#[^)]*)?\)")
+
+
+def linked(text: str, here: Container[str]) -> str:
+    """A text whose links lead to the notebooks of a folder, named by their stems; others become plain
+    words.
+    """
+    return _PAGE.sub(
+        lambda link: f"[{link[1]}]({link[2]}.ipynb)" if link[2] in here else link[1], text
+    )
+
+
+def plain(text: str) -> str:
+    """The Markdown of a page of the book as any notebook shows it: no solutions, exercises under
+    headings, equations with the number of their page and their place on it, figures from the folder
+    beside it, no roles, directives and targets, no links to these and to the book's pages of prose.
+    """
+
+    def block(found: re.Match[str]) -> str:
+        return f"### Exercise: {found['title']}\n\n{found['text']}" * (found["kind"] == "exercise")
+
+    text = _FIGURE.sub(_figure, _BLOCK.sub(block, text))
+    text = re.sub(r"\[([^\]]+)\]\((?:\.\./book/|#)[^)]*\)", r"\1", text)
+    text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.MULTILINE)
+    text = re.sub(
+        r"\n\$\$ \(eq:([\w-]+)\)", lambda found: f"\\tag{{{_number(found[1])}}}\n$$", text
+    )
+    text = _with_numbers(text)
+    text = re.sub(r" ?\{cite:[pt]\}`[^`]*`", "", text)
+    text = re.sub(r"\{(?:term|doc|ref)\}`(?:([^`<]+?) *<[^`>]*>|([^`]+))`", r"\1\2", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def _figure(found: re.Match[str]) -> str:
+    """A figure as an image of the width that it has in the book, and its caption."""
+    width = re.search(r"^:width: (\d+)px$", found["options"], re.MULTILINE)
+    size = f' width="{width[1]}"' if width else ""
+    file, alt = f"{SHOWN}/{Path(found['file']).name}", html.escape(found["alt"])
+    return f'<img src="{file}" alt="{alt}"{size}>\n\n{found["text"]}'
+
+
+def _with_numbers(text: str) -> str:
+    """References to equations as their numbers, in brackets of their own where they stand in none."""
+
+    def within(found: re.Match[str]) -> str:
+        return _REFERENCE.sub(lambda one: f"equation {_number(one[1])}", found[0])
+
+    text = re.sub(r"\([^()]*\{eq\}[^()]*\)", within, text)
+    return _REFERENCE.sub(lambda one: f"({_number(one[1])})", text)

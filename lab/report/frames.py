@@ -1,0 +1,247 @@
+"""The papers' tables in long form: every printed value beside what was measured here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from core.errors import InputError, unknown
+from lab import PROFILES, Record, records
+from lab.cell import Cell
+from lab.grid import TableSpec
+from lab.record import reckoning
+from lab.report.verdict import MB, Judgement, judge
+
+#: from the fullest budget to the smallest: the order in which a table looks for something to show
+BEST_FIRST = PROFILES[::-1]
+#: between several precisions of one mean
+AND = " and "
+COLUMNS = (
+    "paper",
+    "table",
+    "row",
+    "column",
+    "metric",
+    "unit",
+    "better",
+    "printed",
+    "printed_std",
+    "printed_text",
+    "note",
+    "profile",
+    "measured",
+    "std",
+    "seeds",
+    "wanted",
+    "codes",
+    "reckoned",
+    "difference",
+    "verdict",
+    "reason",
+    "stand_in",
+    "command",
+)
+
+
+def table_frame(
+    paper: str,
+    table: str | int,
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """A table of a paper in long form, one row for each printed (or merely measured) number.
+
+    Columns: `paper`, `table`, `row`, `column`, `metric`, `unit`, `better`; `printed`,
+    `printed_std`, `printed_text` and `note` as published; `profile`; `measured` (mean over seeds),
+    `std` (between seeds; missing for one seed), `seeds` (how many are measured) of `wanted`;
+    `codes` (versions of the program that they ran with, 1 where all ran with the same); `reckoned`
+    (the precisions that they were computed in, joined by `AND`, with the device if not the CPU);
+    `difference` (measured minus printed); `verdict` and its `reason`; `stand_in` (which data set is
+    in place of which, or ""); `command` (what runs the cell). Values are in the paper's unit.
+
+    Args:
+        paper: "fedvck", "fediod", "gddfl", "fedmk" or "reference".
+        table: number of the table.
+        profile: one of `lab.PROFILES`; None: for each column the one at which most of it
+            is measured.
+        measured: complete records by experiment id; by default the book's.
+
+    Raises InputError for an unknown paper, table or profile.
+    """
+    spec = TableSpec.find(paper, str(table))
+    known = records() if measured is None else measured
+    cells = shown_cells(spec, known, profile)
+    rows = [
+        _row(cell, judgement, [known[run.id] for run in cell.experiments if run.id in known])
+        for cell, judgement in zip(cells, judge(cells, known), strict=True)
+    ]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return frame.astype(
+        dict.fromkeys(("printed", "printed_std", "measured", "std", "difference"), float)
+    )
+
+
+def shown_cells(
+    spec: TableSpec, measured: Mapping[str, Record], profile: str | None = None
+) -> list[Cell]:
+    """A table's cells at a profile; None: for each column at the one at which most of it is measured."""
+    return spec.cells(profile) if profile else best_cells(spec, measured)
+
+
+def table_runs(
+    paper: str,
+    table: str | int,
+    profiles: Sequence[str] | None = ("laptop", "converged", "paper"),
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """The measured runs behind a table, one row for each cell that a run serves: `column`, `row`,
+    `profile`, `seed`, `id` and `record`. Runs that stop before the rounds of a heading do not serve
+    it.
+
+    Args:
+        profiles: None: for each column the one that its table shows (see `best_cells`).
+        measured: complete records by experiment id; by default the book's.
+
+    Raises InputError for an unknown paper, table or profile.
+    """
+    known = records() if measured is None else measured
+    spec = TableSpec.find(paper, str(table))
+    rows = [
+        (cell.column, cell.row, cell.profile, run.seed, run.id, known[run.id])
+        for cell in (
+            best_cells(spec, known)
+            if profiles is None
+            else [cell for profile in profiles for cell in spec.cells(profile)]
+        )
+        for run in cell.experiments
+        if run.id in known and not cell.cut
+    ]
+    frame = pd.DataFrame(rows, columns=["column", "row", "profile", "seed", "id", "record"])
+    # a cell for each metric that is printed, but one run
+    return frame.drop_duplicates(["column", "row", "profile", "id"]).reset_index(drop=True)
+
+
+def metrics_frame(
+    paper: str,
+    table: str | int,
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
+) -> pd.DataFrame:
+    """All metrics of the runs behind a table after their last round, also those that the table does
+    not show.
+
+    One row a measured run, column after column: `column`, `row`, `profile`, `seed`, then the
+    metrics as the records name and hold them (fractions, nats), missing where a run does not have
+    one. Arguments and errors are those of `table_frame`.
+    """
+    runs = table_runs(paper, table, [profile] if profile else None, measured)
+    columns = [column.name for column in TableSpec.find(paper, str(table)).columns]
+    runs = runs.sort_values("column", key=lambda of: of.map(columns.index), kind="stable")
+    metrics = [record.metrics for record in runs["record"]]
+    found = pd.DataFrame(metrics, columns=sorted(set().union(*metrics)))
+    return runs[["column", "row", "profile", "seed"]].reset_index(drop=True).join(found)
+
+
+def runs_frame(
+    paper: str, table: str | int, column: str, measured: Mapping[str, Record] | None = None
+) -> pd.DataFrame:
+    """One row for each measured run of a column: `method` (the row's name), `profile`, `seed`,
+    `accuracy` in percent and `MB sent` (2^20 bytes, both directions, all clients).
+
+    Raises InputError for an unknown paper, table or column, and where nothing is measured.
+    """
+    columns = {one.name for one in TableSpec.find(paper, str(table)).columns}
+    if column not in columns:
+        raise unknown("column of the table", column, columns)
+    runs = table_runs(paper, table, None, measured).query("column == @column").drop_duplicates("id")
+    if runs.empty:
+        raise InputError(f"no run of {paper}/{table}/{column} is measured")
+    sent = [record.sent() for record in runs["record"]]
+    return pd.DataFrame(
+        {
+            "method": runs["row"],
+            "profile": runs["profile"],
+            "seed": runs["seed"],
+            "accuracy": [100 * record.metrics["accuracy"] for record in runs["record"]],
+            "MB sent": [nbytes / MB for nbytes in sent],
+        }
+    ).reset_index(drop=True)
+
+
+def verdict_counts(frame: pd.DataFrame) -> str:
+    """How many cells of a `table_frame` have each verdict, the most frequent first, in words."""
+    counts = frame["verdict"].value_counts()
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+
+
+def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
+    """Every cell at the profile at which most cells of its column are measured, the fullest of
+    several: one long run of one method does not hide a column where all can be compared. "quick",
+    whose numbers say nothing, only where there is nothing else.
+
+    A column that is not measured goes with the fullest profile of the table's records, and, when it
+    has none, with the fullest at which the queue runs it.
+    """
+    grids = [spec.cells(profile) for profile in BEST_FIRST]
+    chosen: dict[str, str] = {}
+    most: Counter[str] = Counter()
+    for profile, cells in zip(BEST_FIRST, grids, strict=True):
+        counts = Counter(
+            cell.column
+            for cell in cells
+            if not cell.cut and any(run.id in measured for run in cell.experiments)
+        )
+        chosen |= {
+            column: profile
+            for column, count in counts.items()
+            if count > most[column] and not (profile == "quick" and most[column])
+        }
+        most |= counts
+    rest = min(chosen.values() or spec.run_at, key=BEST_FIRST.index)
+    return [
+        cell
+        for cells in zip(*grids, strict=True)
+        for cell in cells
+        if cell.profile == chosen.get(cell.column, rest)
+    ]
+
+
+def _row(cell: Cell, found: Judgement, runs: Sequence[Record]) -> dict[str, Any]:
+    printed, runs = cell.published, runs if found.seeds else []
+    notes = [text for text in (printed.note if printed else "", cell.note) if text]
+    return {
+        "paper": cell.paper,
+        "table": cell.table,
+        "row": cell.row,
+        "column": cell.column,
+        "metric": cell.metric,
+        "unit": cell.unit,
+        "better": cell.better,
+        "printed": printed.value if printed else None,
+        "printed_std": printed.std if printed else None,
+        "printed_text": printed.text if printed else "",
+        "note": "; ".join(notes),
+        "profile": cell.profile,
+        "measured": found.mean,
+        "std": found.std,
+        "seeds": found.seeds,
+        "wanted": len(cell.experiments),
+        "codes": len({run.code for run in runs}),
+        "reckoned": AND.join(sorted({_reckoned(run) for run in runs})),
+        "difference": found.difference,
+        "verdict": found.verdict,
+        "reason": found.reason,
+        "stand_in": cell.stand_in or "",
+        "command": "" if cell.not_testable else cell.command(),
+    }
+
+
+def _reckoned(run: Record) -> str:
+    """The precision of a run, and its device if that is not the CPU: what else `reckoning` names is in
+    the last digits.
+    """
+    by = reckoning(run.environment)
+    return by["precision"] + f" on {by['device']}" * (by["device"] != "cpu")

@@ -1,0 +1,94 @@
+"""The algorithms and their settings in words, for the command line."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import shutil
+import textwrap
+from typing import Any
+
+import attrs
+
+from core import algorithms
+from core.data.drawn import ALWAYS_HERE
+from core.errors import one_line
+from core.federation import Algorithm
+from lab.explain import as_set
+
+#: what an algorithm is for whose class says nothing
+CLASSIFIES = Algorithm.learns
+_FIELD = re.compile(r"    (\w+): .* = ")
+
+
+def overview() -> str:
+    """Every algorithm with the first sentence of its description, a line each, and what it is for where
+    that is not classification alone; what is wrong with a file that is being written hides no other.
+    """
+
+    def said(name: str) -> str:
+        try:
+            kinds = algorithms.find(name).serves()
+            return _title(name) + (f" ({', '.join(kinds)})" if kinds != CLASSIFIES else "")
+        except Exception as error:
+            return f"cannot be used yet: {one_line(error, 200)}"
+
+    width = max(map(len, algorithms.names()))
+    return "\n".join(f"{name:{width}}  {said(name)}" for name in algorithms.names())
+
+
+def settings(name: str) -> str:
+    """The settings of an algorithm, with their printed values, the released ones where they differ,
+    and what they mean. Raises InputError for an unknown algorithm.
+    """
+    kind = algorithms.find(name)
+    cls: Any = kind.Settings
+    printed, other = attrs.asdict(cls(), recurse=False), algorithms.switches(name)
+    said = meanings(cls)
+    sets = " or ".join(ALWAYS_HERE[one] for one in kind.serves())
+    served = f"for {' and '.join(kind.serves())}, such as the data set {sets}"
+    lines = [
+        f"{name}: {_title(name)}",
+        served,
+        "",
+        "--set NAME=VALUE, printed value (released value):",
+        "",
+    ]
+    for key, value in printed.items():
+        beside = f" ({as_set(other[key][1])})" if key in other else ""
+        lines.append(f"  {key}={as_set(value)}{beside}")
+        if said.get(key):
+            lines += textwrap.wrap(
+                said[key], _width(), initial_indent=" " * 6, subsequent_indent=" " * 6
+            )
+    return "\n".join(lines)
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """What the comments `#:` above the fields of an attrs class say, by field; those of its bases
+    too.
+    """
+    found: dict[str, str] = {}
+    for one in reversed([base for base in cls.__mro__ if attrs.has(base)]):
+        said: list[str] = []
+        for line in inspect.getsource(one).splitlines():
+            if line.startswith("    #: "):
+                said.append(line.strip().removeprefix("#: "))
+            elif match := _FIELD.match(line):
+                found[match[1]] = " ".join(said) or found.get(match[1], "")
+                said = []
+            else:
+                said = []
+    return found
+
+
+def _title(name: str) -> str:
+    """The first sentence of an algorithm's description."""
+    module = importlib.import_module(f"core.algorithms.{name}")
+    first = " ".join((module.__doc__ or "").split("\n\n")[0].split())
+    return first.partition(". ")[0].removesuffix(".")
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size((100, 24)).columns, 100)

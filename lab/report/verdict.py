@@ -1,0 +1,325 @@
+"""The rule by which a measured number is compared with a printed one.
+
+At the paper's own budget (where it prints none, ours), or at the profile `converged` (`DECIDING`, no
+stand-in), with at least three seeds the mean is compared with print, with intervals over the seeds
+(`lab.report.intervals`):
+
+* **equivalent**: the 90% interval of measured minus printed lies within a margin, `MARGINS`;
+* **different**: print is beyond the margin and outside the 95% prediction interval about our mean, for
+  the mean of print's runs where it has a deviation (with both spreads), else for one more run;
+* **inconclusive**: neither, and a difference of two and a half margins could have been missed. The
+  reason says how large a difference would be found, and how many seeds would decide;
+* **consistent**: the rest.
+
+With fewer seeds a value is **pending** there.
+
+At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
+count, by paired differences: a pair of rows is in the printed direction, or against it, when the
+90% interval of its differences, seed by seed, is on one side of 0 (the same difference in all seeds
+decides nothing, but for what is exact, as bytes: see `EXACT`). A cell's **direction agrees**
+when more than half of its pairs are in the printed direction, **direction disagrees** when more
+than half are against it, and is **direction unsure** otherwise. A pair counts when both rows are
+measured, and printed further apart than the margin. A cell that is measured but has no such pair, or no
+printed number, or stands in a table that describes only (`compare: none`), is **not compared**.
+
+What is not measured is **not testable here**, for a reason that the table's specification gives, or
+**pending**.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from core.errors import InputError, unknown
+from lab import Record
+from lab.cell import Cell
+from lab.report.intervals import MOST_SEEDS, Comparison, interval
+
+#: profiles at which values are compared with print
+DECIDING = ("paper", "converged")
+#: what the budget of a number is called; what a paper does not print of its own is the book's
+FULL, REDUCED = "as printed", "smaller, or other data"
+#: seeds that a value needs before it is compared with print
+SEEDS = 3
+#: every verdict, in a few words
+MEANINGS = {
+    "equivalent": "measured minus printed lies within the margin (2 points, 0.02 of an area, else 2%)",
+    "consistent": "print is where a repetition may well fall, and a large difference would be seen",
+    "different": "print is beyond the margin, and where a repetition would hardly fall",
+    "inconclusive": "seeds are too few, or differ too much, to tell",
+    "direction agrees": "less work or other data: most pairs of rows are ordered as printed",
+    "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",
+    "direction unsure": "less work or other data: seeds do not say how most pairs are ordered",
+    "not compared": "nothing is printed, the table describes only, or no other row can be compared",
+    "pending": f"not run yet, or, where it is compared with print, with fewer than {SEEDS} seeds",
+    "not testable here": "the paper lacks what is needed, or its data cannot be had",
+}
+VERDICTS = tuple(MEANINGS)
+#: the margin of a unit where it is not `SHARE` of the printed value: points, and areas under curves
+MARGINS = {"percent": 2.0, "auc": 0.02}
+SHARE = 0.02
+#: bytes of one MB: with 2^20 the papers' communication costs agree with the sizes of their models
+MB = 2**20
+#: measures without noise, and what they are: settings are read back from the record, costs follow from
+#: shapes and counts
+EXACT = {
+    "condensation_ratio_percent": "settings",
+    "upload_mb": "costs",
+    "upload_mb_per_round": "costs",
+}
+#: kinds of content that are exchanged once, before training, and that a cost per round leaves out,
+#: as FedVCK's Tables 5 and 9 do (column "Initialization" of its Table 10): averaged images and
+#: anchors
+ONCE = ("anchors", "averages")
+#: what one unit of a record's value is in the unit of print
+_SCALE = {"percent": 100.0, "MB": 1 / MB, "auc": 1.0, "score": 1.0, "pixel": 1.0, "dB": 1.0}
+
+
+@attrs.frozen
+class Judgement:
+    """What was measured for a cell, in the unit of print, and the verdict with its reason."""
+
+    #: one of `VERDICTS`
+    verdict: str
+    reason: str = ""
+    #: over seeds; None when nothing is measured
+    mean: float | None = None
+    #: sample standard deviation; None below two seeds
+    std: float | None = None
+    #: how many are measured
+    seeds: int = 0
+    #: measured minus printed
+    difference: float | None = None
+    #: pairs of rows in the printed direction, pairs against it, and pairs that could be compared;
+    #: None where directions do not count
+    pairs: tuple[int, int, int] | None = None
+
+    def __str__(self) -> str:
+        if self.pairs and self.pairs[2]:
+            agree, against, total = self.pairs
+            return f"{self.verdict} ({agree} for, {against} against, of {total})"
+        return f"{self.verdict}: {self.reason}" if self.reason else self.verdict
+
+
+def in_printed_unit(value: float, unit: str) -> float:
+    """A value of a record (fractions for percentages, bytes for MB) in the unit of print.
+
+    Raises InputError for an unknown unit.
+    """
+    if unit not in _SCALE:
+        raise unknown("unit", unit, _SCALE)
+    return value * _SCALE[unit]
+
+
+def measured(record: Record, cell: Cell) -> float | None:
+    """A record's value for a cell, in the unit of print; None when the record does not hold it.
+
+    Uploads come from the ledger, all clients and kinds of content together: `upload_mb_per_round`
+    is their mean over the rounds, without what is exchanged once beforehand (`ONCE`), `upload_mb`
+    that of the whole run. `condensation_ratio_percent` is the setting `share`. All else is a metric
+    of the last round.
+    """
+    if cell.metric == "condensation_ratio_percent":
+        share = record.settings.get("share")
+        return None if share is None else in_printed_unit(share, "percent")
+    if cell.metric in ("upload_mb", "upload_mb_per_round"):
+        up = record.bytes["up"]
+        if cell.metric == "upload_mb":
+            return in_printed_unit(record.sent("up"), "MB")
+        return in_printed_unit(
+            sum(size for kind, size in up.items() if kind not in ONCE) / len(record.rounds), "MB"
+        )
+    value = record.metrics.get(cell.record_metric)
+    return None if value is None else in_printed_unit(value, cell.unit)
+
+
+def budget(profile: str, stand_in: str | None) -> str:
+    """`FULL` for what was run as a paper ran its own, or until nothing moves, on its data; else
+    `REDUCED`.
+    """
+    return FULL if profile in DECIDING and not stand_in else REDUCED
+
+
+def values(cell: Cell, records: Mapping[str, Record]) -> dict[int, float]:
+    """The measured values of a cell by seed, in the order of the seeds; none where its runs stop
+    before the rounds of its heading.
+    """
+    if cell.cut:
+        return {}
+    found = {
+        run.seed: measured(records[run.id], cell) for run in cell.experiments if run.id in records
+    }
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, ...]:
+    """Ours minus theirs, of values by seed, over the seeds that both have."""
+    return tuple(ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys()))
+
+
+def by_column(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
+    """Cells of a table by column and metric, those of each by row."""
+    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    for cell in cells:
+        found.setdefault((cell.column, cell.metric), {})[cell.row] = cell
+    return found
+
+
+def margin(printed: float, unit: str, exact: bool = False) -> float:
+    """How far the printed value may lie from the measured mean without mattering: `MARGINS` of its unit,
+    else `SHARE` of it, as of every measure that is `exact` (one of `EXACT`).
+    """
+    share = SHARE * abs(printed)
+    return share if exact else MARGINS.get(unit, share)
+
+
+def agreement(
+    printed: Mapping[str, float | None],
+    found: Mapping[str, Mapping[int, float]],
+    pairs: Iterable[tuple[str, str]],
+    unit: str,
+    exact: bool = False,
+) -> tuple[int, int, int]:
+    """Of the pairs of rows, how many are ordered as printed, how many the other way round, and how
+    many could be compared; `found` holds a row's values by seed, `unit` is that of print, `exact` that
+    of `interval`.
+
+    Left out are pairs without a common seed or with a row that is not printed, and pairs that are
+    printed within the `margin` of each other: print does not order them.
+    """
+    sides = [direction(printed, found, *pair, unit, exact) for pair in pairs]
+    known = [side for side in sides if side is not None]
+    return known.count(1), known.count(-1), len(known)
+
+
+def direction(
+    printed: Mapping[str, float | None],
+    found: Mapping[str, Mapping[int, float]],
+    a: str,
+    b: str,
+    unit: str,
+    exact: bool = False,
+) -> int | None:
+    """1 for two rows that are ordered as printed, -1 the other way round, 0 where that is not decided;
+    None where they cannot be compared (see `agreement`).
+
+    Differences that are the same for all seeds decide nothing, unless they are `exact` (see
+    `interval`): a measure with few values has such, and their spread is not known.
+    """
+    p, q = printed.get(a), printed.get(b)
+    gaps = differences(found.get(a, {}), found.get(b, {}))
+    if p is None or q is None or not gaps or abs(p - q) <= margin((p + q) / 2, unit, exact):
+        return None
+    _, low, high = interval(gaps, exact=exact)
+    if not (low > 0 or high < 0):
+        return 0
+    return 1 if (low > 0) == (p > q) else -1
+
+
+def compare(
+    printed: float,
+    found: Sequence[float],
+    unit: str,
+    printed_std: float | None = None,
+    exact: bool = False,
+) -> Comparison:
+    """At least two measured values, one per seed, beside the printed one; `exact` is that of `margin`.
+    Raises InputError for fewer.
+    """
+    if len(found) < 2:
+        raise InputError(f"a comparison needs at least two seeds, not {len(found)}")
+    mean, std = mean_and_std(found)
+    return Comparison(
+        mean, std or 0.0, len(found), printed, printed_std, margin(printed, unit, exact)
+    )
+
+
+def mean_and_std(found: Sequence[float]) -> tuple[float, float | None]:
+    """Of values over seeds, at least one: the sample standard deviation is None for one, and nan where
+    a value is not a finite number.
+    """
+    mean = statistics.fmean(found)
+    if len(found) < 2:
+        return mean, None
+    return mean, statistics.stdev(found) if all(map(math.isfinite, found)) else math.nan
+
+
+def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgement]:
+    """The verdict on each of a table's cells, in their order.
+
+    Args:
+        cells: all cells of a table, those of a column at one profile; directions are compared among
+            those of one column and metric.
+        records: complete records by experiment id.
+    """
+    found: dict[int, Judgement] = {}
+    for (_, metric), column in by_column(cells).items():
+        printed, rows = printed_values(column), measured_values(column, records)
+        for row, cell in column.items():
+            rivals = [(row, rival) for rival in cell.rivals]
+            pairs = agreement(printed, rows, rivals, cell.unit, metric in EXACT)
+            known = any(run.id in records for run in cell.experiments)
+            found[id(cell)] = _judge(cell, list(rows[row].values()), pairs, known)
+    return [found[id(cell)] for cell in cells]
+
+
+def printed_values(column: Mapping[str, Cell]) -> dict[str, float | None]:
+    """What is printed for each row of a column."""
+    return {row: one.published.value if one.published else None for row, one in column.items()}
+
+
+def measured_values(
+    column: Mapping[str, Cell], records: Mapping[str, Record]
+) -> dict[str, dict[int, float]]:
+    """The values of each row of a column, by seed."""
+    return {row: values(cell, records) for row, cell in column.items()}
+
+
+def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int], known: bool) -> Judgement:
+    """The verdict on a cell with these values; `known`: whether any of its runs is on record."""
+    if not found:
+        if cell.not_testable:
+            return Judgement("not testable here", cell.not_testable)
+        lacks = f"its records have no {cell.metric!r}" if known else ""
+        return Judgement("pending", cell.cut or lacks)
+    mean, std = mean_and_std(found)
+    printed = cell.published.value if cell.published else None
+    difference = None if printed is None else mean - printed
+    held = Judgement("pending", "", mean, std, len(found), difference)
+    if printed is None:
+        why = f"printed as {cell.published.text}" if cell.published else "no printed number"
+        return attrs.evolve(held, verdict="not compared", reason=why)
+    if cell.spec.compare == "none":
+        return attrs.evolve(held, verdict="not compared", reason="the table is a description")
+    if budget(cell.profile, cell.stand_in) == FULL:
+        if len(found) < SEEDS:
+            return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
+        std_of_print = cell.published.spread  # type: ignore[union-attr]
+        comparison = compare(printed, found, cell.unit, std_of_print, cell.metric in EXACT)
+        outcome = str(comparison.outcome)
+        reason = _what_would_decide(comparison) if outcome == "inconclusive" else ""
+        return attrs.evolve(held, verdict=outcome, reason=reason)
+    agree, against, total = pairs
+    if not total:
+        return attrs.evolve(held, verdict="not compared", reason="no rows to compare", pairs=pairs)
+    verdict = "direction agrees" if 2 * agree > total else "direction unsure"
+    return attrs.evolve(
+        held,
+        verdict="direction disagrees" if 2 * against > total else verdict,
+        pairs=pairs,
+        reason=f"{total} pair{'s' * (total != 1)} of rows compared: {agree} ordered as printed, "
+        f"{against} the other way round",
+    )
+
+
+def _what_would_decide(comparison: Comparison) -> str:
+    seeds = comparison.seeds_to_decide()
+    enough = f"{seeds} seeds" if seeds else f"not even {MOST_SEEDS} seeds"
+    return (
+        f"a difference of {float(comparison.detectable):.2g} would be found in about three of four "
+        f"tries; with this mean and spread {enough} would decide"
+    )

@@ -1,0 +1,269 @@
+"""Running an experiment to its record."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from core import data, federation
+from core.errors import InputError, one_line
+from core.federation import Algorithm, Client, RoundResult, Runtime, Task
+from core.federation.interrupts import kept_interrupts
+from core.files import FileError
+from core.privacy.membership import LikelihoodRatio
+from core.progress import heard
+from core.rng import Rng
+from lab.attack import (
+    Outcome,
+    OutOfTime,
+    attack,
+    check_can_be_attacked,
+    earlier,
+)
+from lab.bar import Bar
+from lab.experiment import Experiment
+from lab.record import (
+    Record,
+    new_record,
+    reckoning,
+    split_fingerprint,
+)
+from lab.source import check_code, code_version
+
+
+def make_task(experiment: Experiment, runtime: Runtime | None = None) -> Task:
+    """Load the data and fix the model of an experiment. Raises InputError where there are no such
+    data, and where they test a class that they do not teach.
+    """
+    dataset = data.load(experiment.dataset)
+    task = task_on(dataset, experiment, runtime or Runtime.choose())
+    if task.learns == "classification":
+        _check_taught(dataset)
+    return task
+
+
+def task_on(dataset: data.Dataset, experiment: Experiment, runtime: Runtime) -> Task:
+    """The task of an experiment on data that are at hand, with a validation split where it asks for
+    one.
+    """
+    if experiment.evaluate_on == "val":
+        dataset = data.with_validation(dataset, Rng(0).at("validation"))
+    parties = dataset.sites if experiment.partition.get("name") == "natural" else ()
+    return federation.task_of(dataset, experiment.model, experiment.model_options, runtime, parties)
+
+
+def _check_taught(dataset: data.Dataset) -> None:
+    """Labels that begin at 0 in one file and at 1 in the other would give an accuracy near 0."""
+    tested, taught = (set(split.labels.tolist()) for split in (dataset.test, dataset.train))
+    if extra := sorted(tested - taught):
+        raise InputError(
+            f"the test set of {dataset.name} has class {dataset.classes[extra[0]]}, of which its "
+            "training set has no image; do the labels of both begin at the same number?"
+        )
+
+
+def make_clients(experiment: Experiment, task: Task) -> list[Client]:
+    """The clients of an experiment, with the training data distributed over them."""
+    e = experiment
+    return federation.distribute(task, e.partition, e.clients, e.seed, e.train_fraction)
+
+
+def rounds(
+    experiment: Experiment,
+    *,
+    task: Task | None = None,
+    clients: Sequence[Client] | None = None,
+    algorithm: Algorithm | None = None,
+    checkpoint: Path | None = None,
+    deadline: float | None = None,
+) -> Iterator[RoundResult]:
+    """Run an experiment round by round; see `core.federation.rounds`. Where it states an attack, the
+    last result holds what the attack found; it does not come where the attack was not done by the
+    `deadline`, a `time.monotonic()` value.
+
+    `task`, `clients` and `algorithm` may be given to look at them or to change them; by default
+    they are made here. Raises FileError where the package has changed since this process began.
+    """
+    check_code()
+    task = task or make_task(experiment)
+    algorithm = algorithm or experiment.new_algorithm()
+    if experiment.attack:
+        check_can_be_attacked(task, algorithm)
+    clients = make_clients(experiment, task) if clients is None else clients
+    key, seed = _key(experiment, task), experiment.seed
+    fresh = [client.copy() for client in clients] if experiment.attack else []
+    if checkpoint and not checkpoint.exists():  # what an attack left is of another run
+        _remove(*_beside(checkpoint))
+    for result in federation.rounds(algorithm, task, clients, seed, checkpoint=checkpoint, key=key):
+        if not experiment.attack or result.round < experiment.rounds:
+            yield result
+            continue
+        how, kept = LikelihoodRatio(**experiment.attack), checkpoint and _beside(checkpoint)[0]
+        told = {"kept": kept, "key": json.dumps(key), "in_time": _in_time(deadline)}
+        try:
+            found = attack(algorithm, task, fresh, seed, how, **told)  # type: ignore[arg-type]
+        except OutOfTime:
+            return
+        yield _attacked(result, found)
+
+
+def _attacked(result: RoundResult, found: Outcome) -> RoundResult:
+    """The last round, with what an attack on the experiment found among its metrics."""
+    seconds = result.seconds | {"attack": found.seconds}
+    return attrs.evolve(result, metrics=result.metrics | found.metrics(), seconds=seconds)
+
+
+def _beside(checkpoint: Path) -> tuple[Path, Path]:
+    """The files beside a checkpoint from which an attack that was cut goes on: what its runs gave, and
+    the checkpoint of the rounds before the attacked one.
+    """
+    kept = checkpoint.with_suffix(".attack.safetensors")
+    return kept, earlier(kept)
+
+
+def clean_up(checkpoint: Path) -> None:
+    """Remove what a run resumes from, once its record is complete."""
+    _remove(checkpoint, *_beside(checkpoint))
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _key(experiment: Experiment, task: Task) -> dict[str, str]:
+    """All that must be the same when a run goes on, for its record to be that of one run."""
+    return {
+        "experiment": experiment.id,
+        "data": task.dataset.fingerprint,
+        "split": split_fingerprint(experiment),
+        "code": code_version(experiment.algorithm),
+        **reckoning(task.runtime.describe()),
+    }
+
+
+def run(
+    experiment: Experiment,
+    *,
+    runtime: Runtime | None = None,
+    task: Task | None = None,
+    clients: Sequence[Client] | None = None,
+    algorithm: Algorithm | None = None,
+    record: Path | None = None,
+    checkpoint: Path | None = None,
+    progress: bool = False,
+    deadline: float | None = None,
+    notes: list[str] | None = None,
+) -> Record:
+    """Run an experiment and return its `Record`.
+
+    Args:
+        task, clients, algorithm: as in `rounds`; `runtime` is that of a task that is made here.
+        record: the file that keeps the record; it is written after every round, atomically.
+        checkpoint: the file to resume from; it is removed when the run is complete.
+        progress: show a bar with round, accuracy, traffic and time left.
+        deadline: a `time.monotonic()` value; the run stops cleanly before a round, or a shadow run
+            of an attack, that would probably end later, and its record keeps the status "running".
+        notes: those of the record; lines that come while it runs are saved with the next round.
+
+    Raises InputError for bad input and for a run that diverges; whatever ends a run, its record
+    then has the status "failed" and says why. Raises FileError, and leaves the record as it was,
+    where a file cannot be written, the package has changed since this process began, or the
+    checkpoint was computed with other code, in another precision or on another kind of machine.
+    """
+    task = task or make_task(experiment, runtime)
+    algorithm = algorithm or experiment.new_algorithm()
+    # a method for other data and a partition that cannot be made are mistakes, and leave no record
+    federation.check_serves(algorithm, task)
+    clients = make_clients(experiment, task) if clients is None else clients
+    kept = new_record(experiment, task)
+    kept.notes = kept.notes if notes is None else notes
+    task.runtime.forget_peak_memory()
+    results = rounds(
+        experiment,
+        task=task,
+        clients=clients,
+        algorithm=algorithm,
+        checkpoint=checkpoint,
+        deadline=deadline,
+    )
+    if _taken(results, kept, task.runtime, record, progress, deadline):
+        kept.status = "complete"
+        if record:
+            kept.save(record)
+        if checkpoint:
+            clean_up(checkpoint)
+    return kept
+
+
+def _taken(
+    results: Iterable[RoundResult],
+    kept: Record,
+    runtime: Runtime,
+    record: Path | None,
+    progress: bool,
+    deadline: float | None,
+) -> bool:
+    """Take the rounds into the record, and its file, as they come; whether there was time for
+    all.
+    """
+    in_time, total = _in_time(deadline), kept.experiment.rounds
+    name = f"{kept.experiment.algorithm}, seed {kept.experiment.seed}"
+    with (
+        Bar(name, total, progress) as bar,
+        heard(bar.tell),
+        kept_interrupts() as interrupt_again,
+        _failure_told(kept, record),
+    ):
+        in_time()  # from here on the first round is timed
+        for result in results:
+            kept.add(result)
+            if result.followed:
+                bar.show(result)
+                continue
+            kept.peak_memory = max(result.peak_memory, runtime.peak_memory())
+            if record:
+                kept.save(record)
+            bar.show(result)
+            interrupt_again()
+            if not in_time():
+                break
+    return len(kept.rounds) == total
+
+
+@contextmanager
+def _failure_told(kept: Record, path: Path | None) -> Iterator[None]:
+    """What ends the block stands in the record, and in its file; but a file's error leaves it as it
+    was: the run is sound and goes on when the file is.
+    """
+    try:
+        yield
+    except FileError:
+        raise
+    except Exception as error:
+        kept.status = "failed"
+        kept.notes.append(one_line(error, 2000))
+        if path:
+            kept.save(path)
+        raise
+
+
+def _in_time(deadline: float | None) -> Callable[[], bool]:
+    """To be asked between rounds, or runs: whether one that takes a fifth longer than the longest so
+    far would end before the deadline. What comes before the first question is not timed, and its
+    answer says only whether the deadline is ahead.
+    """
+    started = longest = 0.0
+
+    def ask() -> bool:
+        nonlocal started, longest
+        now = time.monotonic()
+        longest, started = max(longest, now - started if started else 0.0), now
+        return not deadline or now + 1.2 * longest <= deadline
+
+    return ask

@@ -1,0 +1,71 @@
+"""The version of the source: two runs with the same one ran the same program."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from core.files import FileError
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+#: what of the laboratory decides a run: how it is put together and carried out
+DECIDES = ("attack.py", "experiment.py", "overhearing.py", "running.py")
+#: an algorithm's file or package; what all of them share, `__init__.py`, is none
+ALGORITHM = re.compile(r"core/(?:algorithms|baselines)/(?!__init__)(\w+)")
+
+
+def source() -> dict[str, bytes]:
+    """The files that runs go through, as they are now, by their path."""
+    core = (
+        file for kind in ("py", "cpp", "h") for file in (REPOSITORY / "core").rglob(f"*.{kind}")
+    )
+    files = sorted([*core, *(REPOSITORY / "lab" / name for name in DECIDES)])
+    return {file.relative_to(REPOSITORY).as_posix(): file.read_bytes() for file in files}
+
+
+def version(files: Mapping[str, bytes], algorithm: str | None = None) -> str:
+    """A hash of the source; with the name of an algorithm, of what its runs go through: the files of
+    other algorithms are left out, but for those that it names.
+    """
+    digest, used = hashlib.sha256(), algorithm and _named_by(algorithm, files)
+    for name, content in files.items():
+        of = ALGORITHM.match(name)
+        if not used or not of or of[1] in used:
+            digest.update(name.encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def _named_by(algorithm: str, files: Mapping[str, bytes]) -> set[str]:
+    """An algorithm and those whose names are words in its files, or in theirs: no import is missed."""
+    texts: dict[str, bytes] = {}
+    for name, content in files.items():
+        if of := ALGORITHM.match(name):
+            texts[of[1]] = texts.get(of[1], b"") + content
+    used, left = set[str](), {algorithm}
+    while left:
+        used |= left
+        read = b"\n".join(texts.get(one, b"") for one in left).decode(errors="replace")
+        words = set(re.findall(r"\w+", read))
+        left = (words & texts.keys()) - used
+    return used
+
+
+#: modules are read when they are first needed, so what counts is what the first of them was read from
+_BEGUN_WITH = source()
+
+
+@functools.cache
+def code_version(algorithm: str | None = None) -> str:
+    """The `version` of the source with which this process began."""
+    return version(_BEGUN_WITH, algorithm)
+
+
+def check_code(asked: str | None = None) -> None:
+    """Raise FileError where the source is no longer that with which this process began, or is not
+    that of the hash that is asked for: what is computed now would be of two versions.
+    """
+    if source() != _BEGUN_WITH or asked not in (None, code_version()):
+        raise FileError("the program changed since this process began; start again")

@@ -1,0 +1,118 @@
+"""`fedcon check`: a cell measured anew beside print and the book."""
+
+import attrs
+import pytest
+
+from core.errors import InputError
+from lab import Record, TableSpec, queue, records
+from lab.__main__ import main
+from lab.report.cellcheck import comparison
+
+
+@pytest.fixture(scope="module")
+def cell():
+    return TableSpec.find_cell("fedmk/1/FedAvg/mnist-0.5", "paper")
+
+
+def of_seed(cell, seed):
+    return records()[cell.chosen([seed])[0].id]
+
+
+def shifted(record: Record, **changes) -> Record:
+    """The same run with other bits: every accuracy one point lower."""
+    metrics = record.metrics | {"accuracy": record.metrics["accuracy"] - 0.01}
+    rows = [row | {"metrics": metrics} for row in record.rounds]
+    return attrs.evolve(record, rounds=rows, metrics=metrics, **changes)
+
+
+def test_equal_runs_are_called_equal_and_others_are_not(cell):
+    book = of_seed(cell, 0)
+    same = comparison(cell, [book], [book])
+    assert "seed 0: all rounds equal the book's to the last bit" in same
+    other = comparison(cell, [book], [shifted(book, code="other")])
+    low, high = (100 * book.metrics["accuracy"] - less for less in (1, 0))
+    assert f"{high:.2f} there, {low:.2f} here; not the same bits (code {book.code} there" in other
+
+
+def test_one_round_of_other_bits_is_enough_to_differ(cell):
+    book = of_seed(cell, 0)
+    first, *rest = book.rounds
+    rows = [first | {"metrics": first["metrics"] | {"cross_entropy": 0.5}}, *rest]
+    other = comparison(cell, [book], [attrs.evolve(book, rounds=rows)])
+    assert len(rest) > 0 and "not the same bits (data, code and machine are the same)" in other
+
+
+def test_a_gpu_is_a_reason(cell):
+    book = of_seed(cell, 0)
+    there = attrs.evolve(book, environment=book.environment | {"device": "cuda"})
+    assert "another order each time)" in comparison(cell, [there], [shifted(there)])
+
+
+def test_other_kernels_are_named(cell):
+    book = of_seed(cell, 0)
+    elsewhere = book.environment | {"kernels": "eager"}
+    other = comparison(cell, [book], [shifted(book, environment=elsewhere)])
+    assert "eager here" in other and "machine are the same" not in other
+
+
+def test_a_smaller_budget_has_no_verdict_of_one_cell():
+    cell = TableSpec.find_cell("fedvck/11/FedVCK/cifar10-0.05", "laptop")
+    known = records()
+    book = [known[run.id] for run in cell.experiments]
+    (line,) = (one for one in comparison(cell, book, []).splitlines() if one.startswith("book"))
+    assert "no verdict: with less" in line and "no rows to compare" not in line
+
+
+def test_all_three_values_stand_below_each_other(cell):
+    lines = comparison(cell, [], [of_seed(cell, 0)]).splitlines()
+    assert lines[1] == f"printed  {cell.published.text} ± {cell.published.std:.2f}"
+    assert lines[2] == "book     not measured"
+    assert lines[3].startswith(f"yours    {100 * of_seed(cell, 0).metrics['accuracy']:.2f} over 1")
+    assert lines[4] == "seed 0: the book has no record of it"
+
+
+def test_a_seed_that_the_table_does_not_have_is_refused(cell):
+    with pytest.raises(InputError, match="has the seeds"):
+        cell.chosen([77])
+
+
+def test_a_seed_of_ones_own_has_a_line_and_no_verdict(cell, tmp_path, capsys):
+    book = of_seed(cell, 0)
+    own = attrs.evolve(book, experiment=attrs.evolve(book.experiment, seed=77))
+    lines = comparison(cell, [book], [own]).splitlines()
+    assert lines[3].endswith("over 1 seed  no verdict below 3 seeds")
+    assert lines[4] == "seed 77: the book has no record of it"
+    assert [run.seed for run in cell.chosen([77, 0], free=True)] == [77, 0]
+    place = ["reference/1/FedAvg/mnist-0.05", "--profile", "quick", "--seed", "77"]
+    assert main(["check", *place, "--out", str(tmp_path)]) == 0
+    assert "seed 77: the book has no record of it" in capsys.readouterr().out
+    assert main(["run", "--cell", *place]) == 2
+    assert "`run` with --out, take any" in capsys.readouterr().err
+
+
+def test_a_check_runs_in_a_folder_of_its_own_and_twice_gives_the_same(tmp_path, capsys):
+    cell, folder = "reference/1/FedAvg/mnist-0.05", tmp_path / "checked"
+    for again in range(2):
+        assert main(["check", cell, "--profile", "quick", "--seed", "0", "--out", str(folder)]) == 0
+        out = capsys.readouterr().out
+        assert "printed  nothing" in out and "yours" in out
+        assert ("from a check before" in out) == bool(again)
+    (found,) = folder.glob("reference/*.json")
+    assert Record.load(found).status == "complete"
+
+
+def test_what_a_run_takes_is_told_from_runs_on_a_cpu(cell, monkeypatch, capsys, tmp_path):
+    """Seconds of a GPU say nothing of those of one core."""
+    known = {}
+    for run, device, took in zip(cell.experiments, ("cpu", "cuda"), (1234.0, 1.0), strict=False):
+        environment = {"device": device, "threads": 1}
+        rounds = [row | {"seconds": {"clients": took / 5}} for row in of_seed(cell, 0).rounds[:5]]
+        one = attrs.evolve(of_seed(cell, 0), experiment=run, environment=environment, rounds=rounds)
+        known[run.id] = one
+    monkeypatch.setattr("lab.records", lambda: known)
+    monkeypatch.setattr(queue, "measure_anew", lambda one, *_: (known[one.id], tmp_path, True))
+    asked = ["check", cell.address, "--profile", "paper", "--seed", "0", "--out", str(tmp_path)]
+    assert main(asked) == 0
+    assert "a run of the book took 1,234 s of one core" in capsys.readouterr().out
+    known[cell.experiments[0].id].environment["device"] = "cuda"
+    assert main(asked) == 0 and "of one core" not in capsys.readouterr().out

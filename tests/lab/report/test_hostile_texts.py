@@ -1,0 +1,221 @@
+"""Whatever text stands in a specification, a list of printed numbers, a claim, a record or a data
+set's classes: a page shows it as text.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+from markdown_it import MarkdownIt
+
+from core.errors import InputError
+from lab import Experiment, Record, TableSpec
+from lab.report import (
+    claim_views,
+    claims,
+    condensed_images,
+    partition_plot,
+    results,
+    status,
+    tables,
+)
+from lab.report.figures import to_html
+from lab.report.site.generated import markdown_table
+from lab.report.texts import Markdown
+
+ROOT = Path(__file__).parents[2]
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;b&gt;"
+PRINTED = "paper,table,method,dataset,model,split,rounds,setting,metric,value,std,unit,better,note"
+
+
+def evil(what: str) -> str:
+    """Hostile, and another text for each place."""
+    return f"{what} {EVIL}"
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch) -> TableSpec:
+    """The one table of a book in which every text is hostile."""
+    path = tmp_path / "fedvck" / "99.yaml"
+    path.parent.mkdir()
+    data = {
+        "paper": "fedvck",
+        "table": 99,
+        "title": evil("title"),
+        "metric": "accuracy",
+        "note": evil("note"),
+        "seeds": [0],
+        "rows": [
+            {
+                "name": evil("row"),
+                "algorithm": "fedavg",
+                "settings": {"lr": 0.1},
+                "note": evil("note of a row"),
+            },
+            {
+                "name": evil("other"),
+                "algorithm": "fedprox",
+                "settings": {"mu": 0.1},
+            },
+        ],
+        "columns": [
+            {
+                "name": evil("column"),
+                "dataset": "digits",
+                "rounds": 1,
+                "note": evil("column's"),
+                "match": {"dataset": "digits", "rounds": 1},
+            },
+            {
+                "name": "apart",
+                "dataset": "digits",
+                "not_testable": evil("reason"),
+                "rounds": 2,
+                "match": {"rounds": 2},
+            },
+            {
+                "name": evil("stood in for"),
+                "dataset": "isic2020",
+                "rounds": 1,
+                "match": {"dataset": "isic2020"},
+            },
+        ],
+        "stand_ins": {"isic2020": "digits"},
+        "absent": [{"rows": [evil("other")], "columns": ["apart"], "reason": evil("absent")}],
+    }
+    path.write_text(yaml.safe_dump(data, allow_unicode=True))
+    quoted = evil("printed").replace('"', '""')
+    rows = [
+        f'fedvck,99,{method},{dataset},convnet,,{rounds},,accuracy,50.0,,percent,higher,"{quoted}"'
+        for method in ("fedavg", "fedprox")
+        for dataset, rounds in (("digits", 1), ("digits", 2), ("isic2020", 1))
+    ]
+    (path.parent / "published.csv").write_text("\n".join([PRINTED, *rows]))
+    spec = TableSpec.load(path)
+    monkeypatch.setattr(TableSpec, "all", classmethod(lambda cls, root=None, paper="*": [spec]))
+    return spec
+
+
+def record(experiment: Experiment) -> Record:
+    """With hostile texts where a record may have any."""
+    metrics = {"accuracy": 0.5}
+    row = {"round": 1, "metrics": metrics, "up": 0, "down": 0, "seconds": {}}
+    return Record(
+        experiment,
+        {},
+        fingerprint="0" * 64,
+        environment={"device": evil("device"), "machine": evil("machine")},
+        code="0" * 12,
+        status="complete",
+        rounds=[{**row, "round": n + 1} for n in range(experiment.rounds)],
+        metrics=metrics,
+        bytes={"up": {evil("kind"): 1}, "down": {}},
+        notes=[evil("a record's note")],
+    )
+
+
+def shown(page: str) -> str:
+    """The text of a page, on which nothing runs and nothing is fetched."""
+    soup = BeautifulSoup(page, "html.parser")
+    assert not soup.find_all(["script", "iframe", "object", "embed", "form", "b"])
+    for tag in soup.find_all(True):
+        assert not [name for name in tag.attrs if name.startswith("on")], tag
+        for link in ("src", "href"):
+            assert re.match(r"[\w./-]*$", tag.get(link, "")), tag
+        assert re.match(r"data:image/png|#?[\w-]*$", tag.get("xlink:href", "")), tag
+    titles = " ".join(tag["title"] for tag in soup.find_all(title=True))
+    alts = " ".join(tag["alt"] for tag in soup.find_all(alt=True))
+    labels = " ".join(tag["aria-label"] for tag in soup.find_all(attrs={"aria-label": True}))
+    return f"{soup.get_text()} {titles} {alts} {labels}"
+
+
+def measured(spec: TableSpec) -> dict[str, Record]:
+    runs = [run for cell in spec.cells("laptop") for run in cell.experiments]
+    return {run.id: record(run) for run in runs}
+
+
+def in_markdown(text: str) -> str:
+    """As the book makes it: Markdown in which HTML is allowed."""
+    return MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
+
+
+def test_texts_of_a_table(spec):
+    for known in ({}, measured(spec)):
+        page = shown(tables.table("fedvck", 99, "laptop", measured=known)._repr_html_())
+        for what in ("title", "row", "other", "column", "stood in for", "printed"):
+            assert evil(what) in page, what
+        assert known or evil("reason") in page
+
+
+def test_texts_of_a_part_of_it(spec):
+    page = tables.table("fedvck", 99, "laptop", measured={}, columns=[evil("column")])
+    assert evil("column") in shown(page._repr_html_())
+
+
+def test_texts_of_summaries(spec):
+    known = measured(spec)
+    pages = {
+        "title": [status.progress(measured=known).to_html(), status.coverage(measured=known)],
+        "device": [status.records_summary(known)],
+        "row": [
+            tables.table_frame("fedvck", 99, "laptop", known),
+            results.table_runs("fedvck", 99, measured=known),
+        ],
+        "kind": [results.bytes_by_kind({evil("name"): next(iter(known.values()))})],
+    }
+    for what, made in pages.items():
+        for page in made:
+            text = shown(page if isinstance(page, str) else page._repr_html_())
+            assert f"{what} <script>" in text  # pandas cuts what is longer
+
+
+@pytest.mark.parametrize("kind", ["test", "open", "not_testable", "print"])
+def test_texts_of_claims(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(claims, "CLAIMS", tmp_path)
+    detail = {"agrees": True, "because": evil("detail")} if kind == "print" else evil("detail")
+    one = {"claim": evil("claim"), "where": evil("where"), kind: detail, "page": "20_fedmk"}
+    path = tmp_path / "fedmk.yaml"
+    path.write_text(yaml.safe_dump({"claims": [one]}))
+    page = shown(claim_views.claims_table("fedmk").to_html())
+    assert all(evil(what) in page for what in ("claim", "where", "detail"))
+    for place in ("javascript:alert(1)//", "//elsewhere", evil("page"), 3):
+        path.write_text(yaml.safe_dump({"claims": [one | {"page": place}]}))
+        with pytest.raises(InputError, match="claim 1"):
+            claims.claims("fedmk", tmp_path)
+
+
+def test_names_of_classes_and_words_of_figures():
+    labels, names = np.arange(20) % 2, ["<b>", '"><i>']
+    pixels = np.zeros((20, 1, 8, 8), np.uint8)
+    for figure in (
+        partition_plot(labels, [[0, 2], [1, 3]], names, title="<b>figure"),
+        condensed_images(pixels, labels, names, title="<b>figure"),
+    ):
+        assert "<b>" in shown(to_html(figure))
+        assert evil("alt") in shown(to_html(figure, alt=evil("alt")))
+
+
+@pytest.mark.parametrize("begin", ["", "> ", "- ", "# ", "| "])
+def test_sentences_of_a_page(begin):
+    assert evil("note") in shown(in_markdown(Markdown(begin + evil("note"))._repr_markdown_()))
+    link = Markdown("[a](javascript:alert(1)) ![b](javascript:alert(2)) <javascript:alert(3)>")
+    shown(in_markdown(link._repr_markdown_()))
+
+
+def test_cells_of_the_tables_of_the_first_page():
+    frame = pd.DataFrame({evil("head"): [evil("cell | 1"), "x"]})
+    page = shown(in_markdown(markdown_table(frame)))
+    assert evil("head") in page and evil("cell | 1") in page
+
+
+def test_no_page_makes_markdown_or_html_in_another_way():
+    """But `source`, which lists this program, and `show`, whose texts are escaped."""
+    for path in sorted((ROOT / "notebooks").glob("*.py")):
+        found = re.findall(r"IPython\.display import (.*)", path.read_text())
+        assert not {"Markdown", "HTML", "Javascript"} & set(re.findall(r"\w+", " ".join(found))), (
+            f"{path.name}: take Markdown from lab.report.texts"
+        )

@@ -1,0 +1,271 @@
+"""Intervals behind the verdicts, against SciPy and by simulation."""
+
+import functools
+import math
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from core.errors import InputError
+from lab.report.intervals import (
+    OUTCOMES,
+    PRINTED_SEEDS,
+    Comparison,
+    expected_verdicts,
+    interval,
+    kendall,
+    probability,
+)
+
+
+def compared(found, printed, printed_std=None, margin=2.0):
+    return Comparison(
+        np.mean(found), np.std(found, ddof=1), len(found), printed, printed_std, margin
+    )
+
+
+_found = st.lists(st.floats(0, 100).map(lambda x: round(x, 3)), min_size=2, max_size=8)
+
+
+@given(_found, st.floats(0, 100))
+def test_equivalent_is_the_two_one_sided_tests(found, printed):
+    if np.std(found) < 1e-2:
+        return
+    low = stats.ttest_1samp(found, printed - 2, alternative="greater").pvalue
+    high = stats.ttest_1samp(found, printed + 2, alternative="less").pvalue
+    worst = max(low, high)
+    if abs(worst - 0.05) > 1e-6:
+        assert (compared(found, printed).outcome == "equivalent") == (worst < 0.05)
+
+
+@given(_found, st.lists(st.floats(0, 100), min_size=3, max_size=3))
+def test_with_a_printed_deviation_different_is_welchs_test(found, theirs):
+    """Beyond the margin; print with three runs behind it is the second sample."""
+    both = np.std(found, ddof=1), np.std(theirs, ddof=1)
+    if min(both) < 1e-3 or len(theirs) != PRINTED_SEEDS:
+        return
+    p = stats.ttest_ind(found, theirs, equal_var=False).pvalue
+    here = compared(found, float(np.mean(theirs)), float(both[1]))
+    gap = abs(np.mean(found) - np.mean(theirs))
+    if abs(p - 0.05) > 1e-6 and abs(gap - 2) > 1e-6:
+        assert (here.outcome == "different") == (p < 0.05 and gap > 2)
+
+
+def test_without_a_printed_deviation_print_is_one_more_run():
+    """The 95% prediction interval of a new run after 60, 61, 62: 61 ± 4.303 * sqrt(4/3)."""
+    half = 4.30265 * math.sqrt(4 / 3)
+    for printed, said in ((61 + half - 0.01, "inconclusive"), (61 + half + 0.01, "different")):
+        assert compared([60, 61, 62], printed).outcome == said
+
+
+@pytest.mark.parametrize(
+    ("found", "printed", "std", "said"),
+    [
+        ([60, 60, 60], 62.0, None, "equivalent"),
+        ([60, 60, 60], 62.01, None, "different"),
+        ([60, 61, 62], 61.0, None, "equivalent"),  # 61 ± 1.69
+        ([60, 61, 62], 61.5, None, "inconclusive"),  # to miss 6.2 points is likely
+        ([60.2, 60.5, 60.8, 60.5, 60.5], 62.4, 0.5, "consistent"),
+        ([50, 60, 70], 61.0, 5.0, "inconclusive"),
+        ([50, 60, 70], 99.0, 1.0, "different"),
+        ([math.nan, 60, 60], 60.0, None, "different"),
+    ],
+)
+def test_outcomes_by_hand(found, printed, std, said):
+    assert compared(found, printed, std).outcome == said
+
+
+@given(_found, st.floats(0, 100), st.sampled_from([None, 0.0, 1.0, 5.0]), st.integers(-50, 50))
+def test_outcomes_do_not_change_when_everything_moves(found, printed, std, shift):
+    here = compared(found, printed, std)
+    moved = compared(np.add(found, shift), printed + shift, std)
+    near = abs(here.mean - printed)
+    assert here.outcome in OUTCOMES
+    if here.std > 1e-3 and abs(near - 2) > 1e-3:
+        mirrored = compared([2 * printed - x for x in found], printed, std)
+        assert mirrored.outcome == here.outcome == moved.outcome
+
+
+def test_a_wider_spread_never_makes_a_number_equivalent():
+    order = {"equivalent": 2, "consistent": 1, "inconclusive": 0}
+    for gap in (0.0, 0.5, 1.0, 1.9):
+        said = [Comparison(gap, std, 5, 0.0, None, 2.0).outcome for std in np.linspace(0, 9, 60)]
+        ranks = [order[str(one)] for one in said if one != "different"]
+        assert ranks == sorted(ranks, reverse=True) and "inconclusive" in said
+
+
+def test_three_seeds_detect_it_a_little_less_often():
+    """By the noncentral t of a test against one number: 77% with two degrees of freedom."""
+    here = Comparison(0.0, 1.0, 3, 0.0, None, 1.0)
+    error, freedom = here.error
+    limit, shift = stats.t.ppf(0.975, freedom), float(here.detectable / error)
+    power = stats.nct.sf(limit, freedom, shift) + stats.nct.cdf(-limit, freedom, shift)
+    assert power == pytest.approx(0.766, abs=0.001)
+
+
+def test_the_detectable_difference_is_detected_as_often_as_it_says():
+    """At the detectable difference, Welch's test finds four of five."""
+    rng, n = np.random.default_rng(0), 10
+    here = Comparison(0.0, 1.0, n, 0.0, None, 2.0)
+    gap = float(here.detectable)
+    ours, new = rng.normal(0, 1, (20000, n)), rng.normal(gap, 1, 20000)
+    half = stats.t.ppf(0.975, n - 1) * ours.std(1, ddof=1) * math.sqrt(1 + 1 / n)
+    assert (np.abs(new - ours.mean(1)) > half).mean() == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize(("seeds", "power"), [(3, 0.69), (10, 0.76)])
+def test_beside_a_printed_deviation_it_is_found_in_about_three_of_four(seeds, power):
+    """Each experiment has its own spreads on both sides, and so its own limit."""
+    rng, draws = np.random.default_rng(0), 20000
+    gap = float(Comparison(0.0, 1.0, seeds, 0.0, 1.0, 2.0).detectable)
+    ours, theirs = rng.normal(gap, 1, (draws, seeds)), rng.normal(0, 1, (draws, PRINTED_SEEDS))
+    found = stats.ttest_ind(ours, theirs, axis=1, equal_var=False).pvalue < 0.05
+    assert found.mean() == pytest.approx(power, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "printed", "printed_std", "outcome", "decides"),
+    [
+        # the 90% interval of our mean lies within the margin
+        (91.6, 2.2, 91.9, None, "equivalent", lambda n, t: 0.3 + t(0.95) * 2.2 / n**0.5 <= 2),
+        # print lies outside the 95% prediction interval of one run more
+        (
+            31.6,
+            1.9,
+            38.5,
+            None,
+            "different",
+            lambda n, t: t(0.975) * 1.9 * (1 + 1 / n) ** 0.5 < 6.9,
+        ),
+        (24.6, 2.0, 26.0, 0.5, "consistent", None),
+    ],
+)
+def test_seeds_to_decide(mean, std, printed, printed_std, outcome, decides):
+    """The fewest with which this mean and spread are inconclusive no more, whatever they are then."""
+    here = Comparison(mean, std, 3, printed, printed_std, 2.0)
+    needed = here.seeds_to_decide()
+    assert needed is not None
+    if decides:
+        quantiles = {n: functools.partial(stats.t.ppf, df=n - 1) for n in range(4, 101)}
+        assert needed == next(n for n, t in quantiles.items() if decides(n, t))
+    found = [str(attrs.evolve(here, seeds=seeds).outcome) for seeds in range(3, needed + 1)]
+    assert set(found[:-1]) == {"inconclusive"} and found[-1] == outcome
+
+
+def test_where_print_spreads_much_no_number_of_seeds_decides():
+    assert Comparison(2.5, 4.0, 3, 0.0, 9.0, 2.0).seeds_to_decide() is None
+
+
+def test_one_seed_is_refused():
+    with pytest.raises(InputError, match="two seeds"):
+        Comparison(1.0, 0.0, 1, 1.0, None, 2.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=2, max_size=9))
+def test_paired_differences_as_scipy_has_them(pairs):
+    a, b = map(list, zip(*pairs, strict=True))
+    if np.std(np.subtract(a, b)) < 1e-2:
+        return
+    theirs = stats.ttest_rel(a, b).confidence_interval(0.9)
+    np.testing.assert_allclose(interval(np.subtract(a, b))[1:], theirs, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("gaps", [[2.0], [2.0] * 3, [0.0] * 3, [0.4 - 0.1, 0.5 - 0.2]])
+def test_one_pair_and_equal_ones_say_nothing(gaps):
+    """By hand 0.4 - 0.1 = 0.5 - 0.2, but not in the last digit of a float."""
+    assert interval(gaps) == (pytest.approx(gaps[0]), -math.inf, math.inf)
+    assert probability(gaps, 2.5) == probability(gaps, -2.5) == 1
+
+
+def test_what_is_exact_needs_two_seeds():
+    assert interval([2.0] * 2, exact=True) == (2.0, 2.0, 2.0)
+    assert interval([2.0], exact=True)[1:] == (-math.inf, math.inf)
+    varied = [1.0, 2.0, 4.0]
+    assert interval(varied, exact=True) == interval(varied)
+
+
+def test_paired_differences_need_a_seed():
+    with pytest.raises(InputError):
+        interval([])
+
+
+@given(_found, st.floats(0, 100))
+def test_the_chance_of_differences_so_low_as_scipy_has_it(gaps, true):
+    if np.std(gaps) < 1e-2:
+        return
+    theirs = stats.ttest_1samp(gaps, true, alternative="less").pvalue
+    assert probability(gaps, true) == pytest.approx(theirs, abs=1e-9)
+
+
+def test_equal_differences_refute_what_is_more_only_where_they_are_exact():
+    assert probability([2.0] * 3, 2.5, exact=True) == 0
+    for true in (1.5, 2.0):
+        assert probability([2.0] * 3, true, exact=True) == 1
+    assert probability([2.0], 2.5, exact=True) == 1
+
+
+@given(st.permutations(range(6)), st.permutations(range(6)), st.permutations(range(6)))
+def test_tau_as_scipy_has_it(printed, first, second):
+    tau, low, high = kendall(printed, np.array([first, second]))
+    each = [stats.kendalltau(printed, one).statistic for one in (first, second)]
+    assert tau == pytest.approx(np.mean(each)) and -1 <= low <= tau + 1e-9 and tau <= high + 1e-9
+
+
+def test_pairs_within_the_noise_of_print_do_not_count():
+    assert kendall([1.0, 1.5, 9.0], np.array([[2.0, 1.0, 3.0]]), noise=1.0)[0] == 1.0
+    assert kendall([1.0, 1.5, 9.0], np.array([[2.0, 1.0, 3.0]]))[0] == pytest.approx(1 / 3)
+    assert math.isnan(kendall([1.0, 1.5], np.array([[2.0, 1.0]]), noise=1.0)[0])
+
+
+def test_one_tau_and_equal_ones_have_no_interval():
+    one = np.array([[1.0, 2.0, 3.0]])
+    for found in (one, np.concatenate([one, one + 5])):
+        assert kendall([1.0, 9.0, 5.0], found)[1:] == (-1.0, 1.0)
+
+
+def test_false_verdicts_are_rare():
+    """Noise is not rewarded: a true gap of 15 points with a deviation of 10 is hardly ever called
+    equivalent or consistent, and a true replication is called different in about one of twenty.
+    """
+    shares = expected_verdicts(np.random.default_rng(1), draws=2000)
+    assert np.allclose(shares[list(OUTCOMES)].sum(axis=1), 1)
+    same, far = shares[shares["true gap"] == 0], shares[shares["true gap"] == 15]
+    assert (same["different"] < 0.08).all()
+    noisy = far[far["deviation"] == 10]
+    assert (noisy["equivalent"] + noisy["consistent"] < 0.01).all()
+    assert (far[far["deviation"] == 0.5]["different"] > 0.99).all()
+    assert (same[same["deviation"] == 0.5]["equivalent"] > 0.9).all()
+    assert (shares[shares["true gap"] == 5]["equivalent"] < 0.06).all()
+
+
+def test_a_reader_may_ask_how_many_seeds_a_spread_needs():
+    found = expected_verdicts(np.random.default_rng(1), [3.0], [0.0], [3, 30], draws=500)
+    assert found[["deviation", "true gap", "seeds"]].values.tolist() == [[3, 0, 3], [3, 0, 30]]
+    few, many = found["equivalent"]
+    assert few < 0.1 and many > 0.3
+
+
+def test_a_printed_deviation_is_that_of_three_runs():
+    """Without a spread of ours the standard error is 3 / sqrt(3), with two degrees of freedom."""
+    error, freedom = Comparison(0.0, 0.0, 5, 0.0, 3.0, 1.0).error
+    assert (float(error), float(freedom)) == pytest.approx((math.sqrt(3), 2))
+
+
+def test_the_interval_of_tau_is_over_seeds_and_has_95_percent():
+    """Of three rows: four seeds as printed, four with one pair the other way round: 2/3 ± 0.298."""
+    found = np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]] * 4)
+    taus = [1.0, 1 / 3] * 4
+    ends = stats.t.interval(0.95, 7, np.mean(taus), stats.sem(taus))
+    assert kendall([1.0, 2.0, 3.0], found) == pytest.approx((2 / 3, *ends))
+
+
+def test_a_pair_that_is_printed_as_far_apart_as_the_noise_does_not_count():
+    assert kendall([1.0, 2.0, 9.0], np.array([[2.0, 1.0, 3.0]]), noise=1.0)[0] == 1.0
+
+
+def test_seeds_that_would_decide_are_more_than_those_at_hand():
+    assert Comparison(0.0, 0.1, 3, 0.0, 0.1, 2.0).seeds_to_decide() == 4

@@ -1,0 +1,76 @@
+"""The package's source on a page: the same program, in lines that a page does not cut."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+
+import pytest
+
+import core.federation
+from core.condensation import engine
+from core.condensation.problem import Problem
+from core.server import update_model
+from lab.report import knowledge, source
+from lab.report.listing import WIDTH, text_of
+
+LISTED = [
+    engine.condense,
+    Problem,
+    core.federation.rounds,
+    update_model,
+    knowledge.adjacent_mmd,
+]
+
+
+def program(text: str) -> str:
+    """A program without its docstrings."""
+    tree = ast.parse(textwrap.dedent(text))
+    for node in ast.walk(tree):
+        kinds = ast.FunctionDef | ast.ClassDef
+        if isinstance(node, kinds) and len(node.body) > 1 and ast.get_docstring(node) is not None:
+            node.body.pop(0)
+    return ast.dump(tree)
+
+
+@pytest.mark.parametrize("function", LISTED, ids=lambda function: function.__qualname__)
+def test_a_listing_is_the_same_program_in_narrow_lines(function):
+    pytest.importorskip("ruff")
+    text = text_of(function)
+    assert program(text) == program(inspect.getsource(function))
+    assert (
+        max(map(len, text.splitlines()))
+        <= WIDTH
+        < max(map(len, inspect.getsource(function).splitlines()))
+    )
+
+
+def test_a_listing_leaves_docstrings_out_and_is_highlighted():
+    pytest.importorskip("IPython")
+    text = source(knowledge.adjacent_mmd).data
+    assert text.startswith("```python\ndef adjacent_mmd(")
+    assert text.endswith("return pd.DataFrame(rows)\n```")
+    assert "Squared MMD" not in text and '"""' not in text
+
+
+def noted(value):
+    """Doubles."""
+    twice = 2 * value  # a remark that would not fit behind the code, because it goes on and on
+    return twice + twice  # type: ignore[no-any-return]
+
+
+def test_a_wide_remark_goes_above_its_line_and_notes_to_tools_are_left_out():
+    rows = text_of(noted).splitlines()
+    assert rows[0] == "def noted(value):"
+    assert rows[1].startswith("    # a remark") and rows[2:] == [
+        "    twice = 2 * value",
+        "    return twice + twice",
+    ]
+
+
+def test_a_listing_without_ruff_is_the_source_as_it_stands(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    text_of.cache_clear()
+    assert program(text_of(engine.condense)) == program(inspect.getsource(engine.condense))
+    text_of.cache_clear()

@@ -1,0 +1,112 @@
+"""What the command line says of algorithms and their settings."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from core import algorithms
+from core.errors import InputError, one_line
+from lab.report import options
+
+
+@attrs.frozen
+class Base:
+    #: how far
+    #: it goes
+    step: float = attrs.field(default=0.1)
+    plain: int = 3
+
+
+@attrs.frozen
+class Derived(Base):
+    plain: int = 4
+    # a remark for programmers
+    other: int = 5
+    #: who
+    name: str = "x"
+
+
+def test_the_comments_above_fields_are_their_meanings():
+    assert options.meanings(Derived) == {
+        "step": "how far it goes",
+        "plain": "",
+        "other": "",
+        "name": "who",
+    }
+
+
+def test_every_algorithm_is_listed_with_its_name():
+    lines = options.overview().splitlines()
+    assert [line.split()[0] for line in lines] == list(algorithms.names())
+    assert all(len(line.split(None, 1)[1]) > 10 and ". " not in line for line in lines)
+
+
+def test_what_is_not_for_classification_alone_says_what_it_is_for():
+    said = dict(line.split(None, 1) for line in options.overview().splitlines())
+    assert said["asyndgan"].endswith(" (segmentation)") and "(" not in said["fedmd"]
+    assert "for segmentation, such as the data set nuclei_drawn" in options.settings("asyndgan")
+
+
+def test_a_file_that_is_being_written_hides_no_algorithm(monkeypatch):
+    real = algorithms.find
+
+    def find(name):
+        if name == "fedprox":
+            raise SyntaxError("invalid syntax (fedprox.py, line 3)")
+        return real(name)
+
+    monkeypatch.setattr(algorithms, "find", find)
+    said = dict(line.split(None, 1) for line in options.overview().splitlines())
+    wrong = "cannot be used yet: SyntaxError: invalid syntax (fedprox.py, line 3)"
+    assert said["fedprox"] == wrong and said["fedavg"].startswith("FedAvg")
+    assert said.keys() == set(algorithms.names())
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_every_setting_is_listed_as_set_takes_it(name):
+    """`--set` with what is listed gives the printed settings again."""
+    from lab.cli.app import pairs
+
+    text = options.settings(name)
+    rows = [
+        line.split()[0]
+        for line in text.splitlines()[3:]
+        if line.startswith("  ") and line[2:3].strip()
+    ]
+    assert [row.partition("=")[0] for row in rows] == [
+        field.name for field in attrs.fields(algorithms.find(name).Settings)
+    ]
+    assert algorithms.create(name, pairs(rows)).settings == algorithms.find(name).Settings()
+
+
+def test_a_released_value_stands_beside_the_printed_one():
+    assert "  iterations=1000 (10000)\n" in options.settings("fedvck")
+    with pytest.raises(InputError, match="did you mean 'fedvck'"):
+        options.settings("fedvk")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *[("None", None), ("null", None), ("True", True), ("false", False), ("none", "none")],
+        *[
+            (".05", 0.05),
+            ("1.", 1.0),
+            ("+5e-2", 0.05),
+            ("1e3", 1000.0),
+            ("7", 7),
+            ("1.2.3", "1.2.3"),
+        ],
+    ],
+)
+def test_values_may_be_written_as_help_texts_write_them(text, value):
+    from lab.cli.app import value_of
+
+    found = value_of("x", text)
+    assert found == value and type(found) is type(value)
+
+
+def test_a_long_error_keeps_its_end_which_says_what_to_do():
+    text = one_line(InputError("it is not there: " + "long/" * 99 + "; run: make it"), 100)
+    assert len(text) == 100 and text.startswith("it is not there") and text.endswith("make it")

@@ -1,0 +1,129 @@
+"""Coverage counts what the specifications and records hold."""
+
+from __future__ import annotations
+
+import html
+import importlib.metadata
+
+import attrs
+import pytest
+
+from core.errors import InputError
+from lab import Experiment, TableSpec
+from lab.report.status import (
+    coverage,
+    progress,
+    records_apart,
+    records_summary,
+    versions,
+)
+from lab.report.verdict import VERDICTS
+from tests.lab.report import made
+
+
+def record(experiment, accuracy=0.5, seconds=30.0):
+    """One round of so many seconds and a MB each way."""
+    whole = made.record(experiment, accuracy=accuracy)
+    (first, *_) = whole.rounds
+    way = {"up": 2**20, "down": 2**20}
+    return attrs.evolve(
+        whole,
+        rounds=[first | way | {"seconds": {"clients": seconds}}],
+        bytes={name: {"models": count} for name, count in way.items()},
+    )
+
+
+@pytest.fixture(scope="module")
+def unmeasured():
+    return coverage(measured={})
+
+
+def test_every_table_has_a_row_and_its_verdicts_add_up(unmeasured):
+    covered = unmeasured
+    assert len(covered) == len(TableSpec.all())
+    assert (covered[list(VERDICTS)].sum(axis=1) == covered["cells"]).all()
+    assert covered["measured"].sum() == 0 and (covered["printed"] <= covered["cells"]).all()
+
+
+def test_one_measured_cell_is_counted_in_its_table_only():
+    cell = next(
+        cell for cell in TableSpec.find("fedvck", 13).cells("paper") if cell.stand_in is None
+    )
+    runs = {run.id: record(run, cell.published.value / 100) for run in cell.experiments}
+    covered = coverage("fedvck", runs).set_index("table")
+    assert covered.loc["13", "measured"] >= 1 and covered.loc["13", "equivalent"] >= 1
+    assert (
+        covered.loc["13", "pending"] == covered.loc["13", "cells"] - covered.loc["13", "measured"]
+    )
+    assert covered.loc["2", "measured"] == 0
+
+
+def test_a_wide_spread_is_no_success():
+    cell = next(
+        cell for cell in TableSpec.find("fedvck", 13).cells("paper") if cell.stand_in is None
+    )
+    middle = cell.published.value / 100 + 0.05
+    runs = {
+        run.id: record(run, middle + shift)
+        for run, shift in zip(cell.experiments, (-0.04, 0, 0.04), strict=True)
+    }
+    covered = coverage("fedvck", runs)
+    assert covered["equivalent"].sum() == 0 and covered["inconclusive"].sum() >= 1
+
+
+def test_progress_shows_every_table_and_only_verdicts_that_occur():
+    shown = progress("fedmk", {})
+    assert list(shown.columns) == [
+        "title",
+        "profile",
+        "cells",
+        "printed",
+        "measured",
+        "verdicts",
+    ]
+    assert shown.data["verdicts"].str.contains("pending").all()
+    assert not shown.data["verdicts"].str.contains("equivalent|^0 |, 0 ").any()
+    assert shown.data["title"].str.startswith("Table 1: ").sum() == 1
+    page = html.unescape(shown.to_html())
+    assert all(spec.title in page for spec in TableSpec.of_paper("fedmk"))
+
+
+def test_an_unknown_paper_is_refused():
+    with pytest.raises(InputError, match="fedvck"):
+        coverage("fedvkc")
+
+
+def test_records_are_summed_by_method_data_set_and_profile():
+    runs = [
+        Experiment(algorithm="fedavg", dataset="digits", seed=seed, profile="quick")
+        for seed in (0, 1)
+    ]
+    summary = records_summary({run.id: record(run, seconds=60.0 * (1 + run.seed)) for run in runs})
+    assert summary.to_dict("records") == [
+        {
+            "method": "FedAvg",
+            "dataset": "digits",
+            "profile": "quick",
+            "runs": 2,
+            "minutes": 1.5,
+            "MB sent": 2.0,
+            "device": "cpu",
+        }
+    ]
+    assert records_summary({}).empty
+
+
+def test_a_record_that_no_table_shows_stands_apart_and_is_not_counted(monkeypatch):
+    (shown, *_) = TableSpec.find("fedvck", 13).cells("quick")[0].experiments
+    other = Experiment(algorithm="fedavg", dataset="digits", rounds=77)
+    runs = {run.id: record(run) for run in (shown, other)}
+    assert list(records_apart(runs)) == [other.id]
+    monkeypatch.setattr("lab.report.status.records", lambda: runs)
+    assert records_summary()["runs"].sum() == 1
+    assert records_summary(records_apart())["runs"].sum() == 1
+
+
+def test_versions_are_those_installed():
+    found = versions().set_index("package")["version"]
+    assert found["torch"] == importlib.metadata.version("torch")
+    assert found["Python"].count(".") == 2

@@ -1,0 +1,295 @@
+"""Runs of one's own, summed up over seeds, on numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+
+from core import algorithms
+from core.errors import InputError
+from lab import Experiment, Record
+from lab.__main__ import main
+from lab.profiles import apply
+from lab.report.summary import ALWAYS, MEASURED, in_columns, split_in_words, summary_frame
+
+
+def record(accuracy, settings, algorithm="fedavg", status="complete", **fields):
+    """A run of one round by default; in each 3 MB are sent up and 1 MB down, on two threads in 1.5 s."""
+    stated = {"algorithm": algorithm, "dataset": "digits", "settings": settings, "rounds": 1}
+    return of_experiment(Experiment(**stated | fields), accuracy, status)
+
+
+def of_experiment(experiment, accuracy, status="complete"):
+    row = {
+        **{"metrics": {"accuracy": accuracy}, "seconds": {"train": 1.5}},
+        **{"up": 3 * 2**20, "down": 2**20},
+    }
+    sent = experiment.rounds * 2**20
+    return Record(
+        experiment=experiment,
+        settings={"lr": 0.01} | experiment.settings,
+        fingerprint="f" * 64,
+        environment={"threads": 2},
+        code="c" * 12,
+        status=status,
+        rounds=[{"round": 1 + i, **row} for i in range(experiment.rounds)],
+        metrics=row["metrics"],
+        bytes={"up": {"model": 3 * sent}, "down": {"model": sent}},
+    )
+
+
+def summed_up(*found, against=None):
+    return summary_frame(found, against)
+
+
+def test_a_row_stands_for_all_seeds_of_a_setting():
+    """Mean 50 and 62; standard deviation of 48 and 52: sqrt 8."""
+    frame = summed_up(
+        *(record(score, {"lr": 0.1}, seed=seed) for seed, score in enumerate((0.48, 0.52))),
+        record(0.62, {"lr": 0.3}),
+    )
+    assert frame.lr.tolist() == [0.1, 0.3]
+    assert frame.seeds.tolist() == [2, 1]
+    assert frame["mean"].tolist() == pytest.approx([50, 62])
+    assert frame["std"][0] == pytest.approx(math.sqrt(8)) and math.isnan(frame["std"][1])
+    assert frame.MB.tolist() == [4, 4] and frame["core seconds"].tolist() == [3, 3]
+
+
+def test_none_and_whole_numbers_are_shown_as_they_are_set():
+    steps = (1234567, 1234568, None)
+    frame = summed_up(
+        *(record(0.5, {"local_steps": one}) for one in steps),
+        record(0.5, {"mu": 1.0}, algorithm="fedprox"),
+        against="local_steps=None",
+    )
+    shown = in_columns(frame)
+    assert all(f"{one} " in shown for one in steps)
+    assert frame[frame["local_steps"] == "None"]["pairs"].tolist() == [0]
+
+
+def test_what_is_alike_in_all_runs_of_an_algorithm_is_not_shown():
+    """Another algorithm has another rate, and only it has mu: neither tells two runs apart."""
+    frame = summed_up(
+        record(0.5, {}, rounds=3, partition={"name": "dirichlet", "alpha": 0.1}),
+        record(0.6, {}, rounds=3, partition={"name": "dirichlet", "alpha": 1}),
+        record(0.7, {"lr": 0.5, "mu": 0.1}, algorithm="fedprox", rounds=3),
+    )
+    assert not {"lr", "mu", "rounds", "clients"} & set(frame)
+    assert frame.split.tolist() == ["alpha 0.1", "alpha 1", "iid"]
+
+
+def test_what_follows_from_variant_and_profile_is_not_shown():
+    """Both have values of their own for some twenty settings; what is stated besides is told."""
+
+    def run(profile, variant, **settings):
+        stated = {"algorithm": "fedvck", "dataset": "digits", "variant": variant, "rounds": 3}
+        asked = apply(profile, stated | {"settings": settings})
+        used = algorithms.create("fedvck", asked.settings, variant).settings
+        return attrs.evolve(of_experiment(asked, 0.5), settings=attrs.asdict(used))
+
+    frame = summed_up(run("laptop", "printed"), run("laptop", "released"), run("quick", "printed"))
+    assert list(frame)[:5] == [*ALWAYS, "variant"] and list(frame)[5] == "seeds"
+    frame = summed_up(run("laptop", "printed"), run("laptop", "released", server_steps=100))
+    assert set(frame) - {*ALWAYS, *MEASURED} == {"variant", "server_steps"}
+    assert frame["server_steps"].tolist() == [30, 100]
+
+
+def test_options_of_the_model_and_of_the_split_are_told_by_whose_they_are():
+    frame = summed_up(
+        record(0.5, {}, model_options={"width": 8}),
+        record(0.6, {}, model_options={"width": 16}),
+        record(0.7, {}, model_options={"width": 16}, rounds=3),
+    )
+    told = frame[["model.width", "rounds"]].itertuples(index=False)
+    assert set(map(tuple, told)) == {(8, 1), (16, 1), (16, 3)}
+
+
+def test_a_default_that_is_stated_is_the_same_setting():
+    frame = summed_up(record(0.5, {}), record(0.5, {"lr": 0.01}), record(0.7, {}, seed=1))
+    assert frame.seeds.tolist() == [2]
+    assert frame["mean"].tolist() == pytest.approx([60])
+
+
+def test_two_split_files_of_one_name_are_two_settings():
+    """Runs of two sites, each with a `split.json` in a folder of its own."""
+    frame = summed_up(
+        *(
+            record(score, {}, partition={"name": "file", "file": f"/{site}/split.json"})
+            for site, score in (("a", 0.9), ("b", 0.1))
+        )
+    )
+    assert frame["split.file"].tolist() == ["/a/split.json", "/b/split.json"]
+    assert frame["mean"].tolist() == pytest.approx([90, 10])
+
+
+def test_runs_are_compared_seed_by_seed_with_the_named_setting():
+    """By hand: differences 2 and 4 points, mean 3, t interval 3 ± 6.314 * sqrt(2) / sqrt(2)."""
+    rows = summed_up(
+        *(record(0.50 + 0.10 * seed, {"lr": 0.1}, seed=seed) for seed in (0, 1)),
+        *(record(0.52 + 0.12 * seed, {"lr": 0.3}, seed=seed) for seed in (0, 1, 2)),
+        against="lr=0.1",
+    )
+    own, other = rows.to_dict("records")
+    assert (own["pairs"], other["pairs"]) == (0, 2) and math.isnan(own["lead"])
+    assert [other["lead"], other["low"], other["high"]] == pytest.approx(
+        [3, -3.314, 9.314], abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("against", "said"),
+    [
+        ("fedavg", "several rows; say which: lr=0.1, lr=0.3$"),
+        ("lr=7", "fits none of these runs; these fit: lr=0.1, lr=0.3$"),
+        ("fedavg,lr=7", "these fit: algorithm=fedavg,lr=0.1, algorithm=fedavg,lr=0.3$"),
+        ("fednova", "these fit: algorithm=fedavg$"),
+        ("speed=1", "no setting in which these runs differ"),
+        ("mean=50", "no setting in which these runs differ"),
+    ],
+)
+def test_a_setting_to_compare_with_must_be_one(against, said):
+    with pytest.raises(InputError, match=said):
+        summed_up(record(0.5, {"lr": 0.1}), record(0.5, {"lr": 0.3}), against=against)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"clients": 3},
+        {"train_fraction": 0.5},
+        {"partition": {"name": "dirichlet", "alpha": 0.5, "min_size": 5}},
+    ],
+)
+def test_runs_on_other_data_are_no_pairs(other):
+    mine = {"clients": 10, "partition": {"name": "dirichlet", "alpha": 0.5}}
+    found = [
+        record(0.5 + 0.1 * seed, {}, seed=seed, algorithm=name, **mine | more)
+        for seed in (0, 1)
+        for name, more in (("fedavg", {}), ("fedprox", other), ("moon", {}))
+    ]
+    rows = summed_up(*found, against="fedavg").set_index("algorithm")
+    assert rows["pairs"].to_dict() == {"fedavg": 0, "fedprox": 0, "moon": 2}
+
+
+def test_what_differs_between_algorithms_is_shown_but_for_their_settings():
+    frame = summed_up(record(0.5, {}), record(0.5, {"mu": 1.0}, algorithm="fedprox", rounds=3))
+    assert frame.rounds.tolist() == [1, 3] and "mu" not in frame
+
+
+def test_nothing_measured_is_a_table_without_rows():
+    assert summed_up().empty
+
+
+def test_a_split_in_a_word():
+    assert split_in_words({"name": "file", "file": "a/of_ten.json"}) == "of_ten"
+    assert (
+        split_in_words({"name": "pathological", "classes_per_client": 5})
+        == "pathological, 5 classes"
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    runs = [record(0.5, {"lr": 0.1}), record(0.25, {"lr": 0.3})]
+    runs.append(record(0.5, {"lr": 0.5}, status="running"))
+    for one in runs:
+        (tmp_path / "adhoc").mkdir(exist_ok=True)
+        one.save(tmp_path / "adhoc" / f"{one.experiment.id}.json")
+    return tmp_path
+
+
+def test_a_folder_is_listed_and_what_is_not_finished_is_counted(capsys, folder):
+    assert main(["runs", str(folder)]) == 0
+    head, *rows, last = capsys.readouterr().out.splitlines()
+    assert head.split()[4:7] == ["lr", "seeds", "metric"]
+    assert [row.split()[-6:] for row in rows] == [
+        ["1", "accuracy", "50.00", "-", "4.00", "3.0"],
+        ["1", "accuracy", "25.00", "-", "4.00", "3.0"],
+    ]
+    assert last.startswith("1 more not finished")
+
+
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [
+        ({"code": "d" * 12}, "code"),
+        ({"environment": {"threads": 2, "device": "cpu", "precision": "float32"}}, "precision"),
+    ],
+)
+def test_no_mean_is_over_several_programs_or_precisions(change, column):
+    first, second = record(0.4, {}, seed=0), record(0.6, {}, seed=1)
+    first.environment |= {"device": "cpu", "precision": "bfloat16"}
+    second.environment |= {"device": "cpu", "precision": "bfloat16"}
+    assert summed_up(first, second).seeds.tolist() == [2]
+    for name, value in change.items():
+        setattr(second, name, value)
+    apart = summed_up(first, second)
+    assert apart.seeds.tolist() == [1, 1] and column in apart
+
+
+def test_the_folder_of_runs_of_no_table_is_listed_too(capsys, folder):
+    assert main(["runs", str(folder)]) == 0
+    listed = capsys.readouterr().out
+    assert main(["runs", str(folder / "adhoc")]) == 0
+    assert capsys.readouterr().out == listed
+
+
+def test_a_failed_run_is_told_with_its_reason(capsys, tmp_path):
+    failed = record(0.5, {"lr": 0.1}, status="failed")
+    failed.notes = ["the loss is not a number"]
+    (tmp_path / "adhoc").mkdir()
+    failed.save(tmp_path / "adhoc" / f"{failed.experiment.id}.json")
+    assert main(["runs", str(tmp_path)]) == 0
+    nothing, why = capsys.readouterr().out.splitlines()
+    assert nothing.startswith("no complete run in")
+    one = failed.experiment
+    assert why == f"failed: {one.algorithm}, seed 0 ({one.id}): the loss is not a number"
+
+
+def test_a_file_in_no_folder_is_refused(capsys, folder):
+    assert main(["runs", str(folder), "--csv", str(folder / "none" / "mine.csv")]) == 2
+    assert "in a folder that exists" in capsys.readouterr().err
+
+
+def test_a_folder_becomes_a_file(capsys, folder):
+    assert main(["runs", str(folder), "--csv", str(folder / "mine.csv")]) == 0
+    assert capsys.readouterr().out.startswith("written: ")
+    first = (folder / "mine.csv").read_text().splitlines()
+    assert first[0].startswith("algorithm,dataset,split,profile,lr,seeds") and len(first) == 3
+
+
+def test_a_folder_without_records_is_named(capsys, tmp_path):
+    assert main(["runs", str(tmp_path)]) == 2
+    assert "there are no records below" in capsys.readouterr().err
+    (tmp_path / "one.json").write_text("{}")
+    assert main(["runs", str(tmp_path / "one.json")]) == 2
+    assert "one.json is a file; give the folder" in capsys.readouterr().err
+
+
+def test_a_table_counts_records_of_ones_own(capsys, tmp_path):
+    """A cell of a table that has no record of the book at this profile."""
+    from lab import TableSpec, records
+
+    cell = next(c for c in TableSpec.find("fedmk", "1").cells("quick") if "svhn" in c.column)
+    run = cell.experiments[0]
+    assert run.id not in records()
+    of_experiment(run, 0.1234).save(tmp_path / "fedmk" / f"{run.id}.json")
+    assert main(["table", "fedmk/1", "--profile", "quick", "--records", str(tmp_path)]) == 0
+    assert "12.34" in capsys.readouterr().out
+    asked = [cell.address, "--profile", "quick", "--records", str(tmp_path)]
+    assert main(["explain", *asked]) == 0
+    said = capsys.readouterr().out
+    assert f"seed {run.seed}  12.34    {tmp_path}/fedmk/{run.id}.json" in said
+    waiting = len(cell.experiments) - 1
+    assert main(["pending", "--only", *asked]) == 0
+    said = capsys.readouterr().out
+    assert run.id not in said and f"{waiting} runs pending" in said
+
+
+def test_a_name_that_stands_for_two_data_sets_gives_two_rows():
+    one, other = record(0.9, {}), record(0.1, {}, seed=1)
+    other.fingerprint = "a" * 64
+    frame = summed_up(one, other)
+    assert frame.data.tolist() == ["a" * 12, "f" * 12] and frame.seeds.tolist() == [1, 1]

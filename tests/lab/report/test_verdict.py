@@ -1,0 +1,365 @@
+"""The rule of verdicts, by cases that are worked out by hand and by its symmetries."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import InputError
+from lab import PROFILES, Experiment, Record, TableSpec, records
+from lab.report.verdict import (
+    MB,
+    VERDICTS,
+    Judgement,
+    agreement,
+    compare,
+    in_printed_unit,
+    judge,
+    margin,
+    measured,
+    values,
+)
+
+CSV = """paper,table,method,dataset,metric,value,std,unit,better,note
+p,1,a,mnist,accuracy,60.00,,percent,higher,
+p,1,b,mnist,accuracy,70.00,,percent,higher,
+p,1,c,mnist,accuracy,80.00,,percent,higher,
+p,1,d,mnist,accuracy,80.00,9,percent,higher,
+p,1,e,mnist,accuracy,OOM,,percent,higher,out of memory
+p,1,a,mnist,upload_mb_per_round,12.13,,MB,lower,
+p,1,a,mnist,upload_mb,121.30,,MB,lower,
+p,1,b,mnist,upload_mb,242.60,,MB,lower,
+p,1,b,mnist,condensation_ratio_percent,5,,percent,lower,
+p,1,a,mnist,mia_auc_max,0.556,,auc,lower,
+"""
+YAML = """
+paper: p
+table: 1
+title: A table
+metrics: [accuracy, upload_mb_per_round, upload_mb, condensation_ratio_percent, mia_auc_max]
+rows:
+  - {name: A, algorithm: fedavg, match: {method: a},
+     metrics: [accuracy, upload_mb_per_round, upload_mb, mia_auc_max]}
+  - {name: B, algorithm: fedprox, match: {method: b},
+     metrics: [accuracy, upload_mb, condensation_ratio_percent]}
+  - {name: C, algorithm: fedavgm, match: {method: c}, metrics: [accuracy]}
+  - {name: D, algorithm: standalone, match: {method: d}, metrics: [accuracy]}
+  - {name: E, algorithm: centralized, match: {method: e}, metrics: [accuracy], not_testable: no data}
+columns:
+  - {dataset: mnist, match: {dataset: mnist}}
+  - {dataset: cifar10, printed: false, metrics: [accuracy]}
+stand_ins: {mnist: {dataset: digits, profiles: [laptop]}}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "published.csv").write_text(CSV)
+    (tmp_path / "p" / "1.yaml").write_text(YAML)
+    return TableSpec.load(tmp_path / "p" / "1.yaml")
+
+
+def record(run: Experiment, accuracy: float = 0.5, settings: dict | None = None) -> Record:
+    rounds = [{"round": r, "metrics": {}, "up": 6 * MB, "down": 0, "seconds": {}} for r in (1, 2)]
+    return Record(
+        experiment=run,
+        settings=settings or {},
+        fingerprint="",
+        environment={},
+        code="",
+        status="complete",
+        rounds=rounds,
+        metrics={"accuracy": accuracy},
+        bytes={"up": {"parameters": 9 * MB, "meta": 3 * MB}},
+    )
+
+
+def verdicts(spec, profile, accuracies, column="mnist"):
+    """Judgements of the accuracies by row, where `accuracies` gives a value per seed for some
+    rows.
+    """
+    cells = spec.cells(profile)
+    here = [cell for cell in cells if cell.metric == "accuracy" and cell.column == column]
+    known = {
+        run.id: record(run, value)
+        for cell in here
+        for run, value in zip(cell.experiments, accuracies.get(cell.row, ()), strict=False)
+    }
+    return {
+        cell.row: found
+        for cell, found in zip(cells, judge(cells, known), strict=True)
+        if cell in here
+    }
+
+
+@pytest.mark.parametrize(
+    ("printed", "found", "unit", "said"),
+    [
+        (62.0, [60.0, 60.0, 60.0], "percent", "equivalent"),  # two points, to the digit
+        (62.01, [60.0, 60.0, 60.0], "percent", "different"),
+        (12.13, [12.16, 12.16, 12.16], "MB", "equivalent"),  # 0.25 %
+        (0.25, [0.73, 0.73, 0.73], "MB", "different"),
+        (100.0, [102.0, 102.0, 102.0], "dB", "equivalent"),  # 2 %, to the digit
+        (100.0, [102.1, 102.1, 102.1], "dB", "different"),
+        (0.55, [0.57, 0.57, 0.57], "auc", "equivalent"),
+        (0.55, [0.58, 0.58, 0.58], "auc", "different"),
+        (0.0, [0.0, 0.0, 0.0], "score", "equivalent"),
+        (0.0, [0.001, 0.001, 0.001], "score", "different"),
+        (50.0, [math.nan, 50.0, 50.0], "percent", "different"),
+        (50.0, [math.inf, 50.0, 50.0], "percent", "different"),
+    ],
+)
+def test_the_margin_of_each_unit(printed, found, unit, said):
+    assert compare(printed, found, unit).outcome == said
+
+
+def test_one_seed_has_no_spread():
+    with pytest.raises(InputError, match="two seeds"):
+        compare(1.0, [1.0], "percent")
+
+
+def test_units():
+    assert in_printed_unit(0.625, "percent") == 62.5
+    assert in_printed_unit(3 * 2**20, "MB") == 3
+    assert in_printed_unit(0.5, "auc") == 0.5
+    with pytest.raises(InputError, match="unit"):
+        in_printed_unit(1.0, "percents")
+
+
+# --- directions
+# ---------------------------------------------------------------------------------------------
+
+PAIRS = [("a", "b"), ("a", "c"), ("b", "c"), ("c", "d")]
+
+
+def rows(**values):
+    """Values by seed."""
+    return {row: dict(enumerate(found)) for row, found in values.items()}
+
+
+def counted(printed, found, pairs, unit="score", **more):
+    """`agreement` in a unit whose margin is a share: 1, 2 and 3 are far apart."""
+    return agreement(printed, found, pairs, unit, **more)
+
+
+def test_agreement_by_hand():
+    printed = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 3.0}
+    found = rows(a=[5, 5.1], b=[6, 6.2], c=[9, 9.15], d=[0, 0])
+    assert counted(printed, found, PAIRS) == (3, 0, 3)  # c and d are printed equal
+    assert counted(printed, found, PAIRS, "percent") == (0, 0, 0)  # a margin is two points
+    assert counted({**printed, "b": 3.1}, found, PAIRS, "percent") == (1, 0, 1)  # a and b
+    found = rows(a=[5, 5.1], b=[4, 4.2], c=[4.5, 4.58])
+    assert counted(printed, found, PAIRS) == (1, 2, 3)  # only b < c
+    # differences of 1 and 9: the interval 5 ± 25 is on both sides of 0
+    assert counted(printed, rows(a=[5, 5], b=[6, 14]), PAIRS) == (0, 0, 1)
+    assert counted(printed, rows(a=[5], b=[6]), PAIRS) == (0, 0, 1)  # one seed has no interval
+    assert counted(printed, rows(a=[5, 5], b=[5, math.nan]), PAIRS) == (0, 0, 1)
+    assert counted(printed, rows(a=[5, 6]), PAIRS) == (0, 0, 0)
+    # the same difference in each seed, as of a measure with few values: its spread is not known
+    assert counted(printed, rows(a=[0.1, 0.2], b=[0.4, 0.5]), PAIRS) == (0, 0, 1)
+    assert counted(printed, rows(a=[0.2, 0.2], b=[0.4, 0.4]), PAIRS) == (0, 0, 1)
+    # but what is exact, as bytes, is as it is
+    assert counted(printed, rows(a=[0.2, 0.3], b=[0.4, 0.5]), PAIRS, exact=True) == (1, 0, 1)
+    assert counted({**printed, "b": None}, rows(a=[5, 5], b=[6, 6], c=[7, 7]), PAIRS)[2] == 1
+
+
+def test_rows_are_paired_by_seed():
+    """Seeds differ by 40 points, rows by one in each seed: only seeds that both have count."""
+    printed = {"a": 1.0, "b": 2.0}
+    found = {"a": {0: 10.0, 1: 50.0, 7: 99.0}, "b": {0: 11.0, 1: 51.2, 8: 0.0}}
+    assert counted(printed, found, PAIRS) == (1, 0, 1)
+
+
+_rows = st.dictionaries(
+    st.sampled_from("abcd"), st.lists(st.integers(0, 50), min_size=3, max_size=3), max_size=4
+)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 50), max_size=4), _rows)
+def test_agreement_under_change_of_scale_and_sign(printed, found):
+    found = {row: dict(enumerate(values)) for row, values in found.items()}
+    agree, against, total = counted(printed, found, PAIRS)
+    assert 0 <= agree + against <= total <= len(PAIRS)
+
+    def mapped(factor, shift):
+        return {
+            row: {seed: factor * value + shift for seed, value in values.items()}
+            for row, values in found.items()
+        }
+
+    assert counted(printed, mapped(4, 8), PAIRS) == (agree, against, total)
+    assert counted(printed, found, [(b, a) for a, b in PAIRS]) == (agree, against, total)
+    assert counted(printed, mapped(-1, 0), PAIRS) == (against, agree, total)
+
+
+# --- whole tables
+# ---------------------------------------------------------------------------------------------
+
+
+def test_at_the_papers_budget_values_count(spec):
+    found = verdicts(
+        spec,
+        "paper",
+        {"A": [0.61, 0.60, 0.62], "B": [0.61, 0.60, 0.62], "C": [0.80, 0.80], "E": [0.3, 0.3, 0.3]},
+    )
+    assert {row: one.verdict for row, one in found.items()} == {
+        "A": "inconclusive",
+        "B": "different",
+        "C": "pending",
+        "D": "pending",
+        "E": "not compared",
+    }
+    assert found["A"].reason.startswith("a difference of ") and found["B"].reason == ""
+    assert (found["A"].mean, found["A"].std, found["A"].seeds) == (
+        pytest.approx(61),
+        pytest.approx(1),
+        3,
+    )
+    assert found["B"].difference == pytest.approx(-9)
+    assert str(found["C"]) == "pending: 2 of 3 seeds"
+    assert found["D"] == Judgement("pending")
+    assert found["E"].reason == "printed as OOM"
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.05, "equivalent"), (0.04, "different")])
+def test_a_share_that_is_read_back_has_a_relative_margin(spec, share, verdict):
+    """One percent of the images in the place of two would be within two points."""
+    cells = [cell for cell in spec.cells("paper") if cell.metric == "condensation_ratio_percent"]
+    (cell,) = cells
+    runs = {
+        run.id: attrs.evolve(record(run), settings=record(run).settings | {"share": share})
+        for run in cell.experiments
+    }
+    (found,) = judge(cells, runs)
+    assert found.verdict == verdict and found.mean == pytest.approx(100 * share)
+
+
+def test_a_wide_spread_is_inconclusive_and_says_what_would_decide(spec):
+    printed = next(cell for cell in spec.cells("paper") if cell.row == "A").published.value
+    # 1.78 * 4 / sqrt(13) < 2, and three points are beyond the margin with any number of seeds
+    for middle, seeds in (
+        (printed - 3, "not even 100"),
+        (printed, 13),
+        (printed + 3, "not even 100"),
+    ):
+        wide = verdicts(spec, "paper", {"A": [(middle + shift) / 100 for shift in (-4, 0, 4)]})["A"]
+        # (4.303 + 1.061) * 4 * sqrt(4/3) = 24.8
+        assert (wide.verdict, wide.reason) == (
+            "inconclusive",
+            "a difference of 25 would be found in about three of four tries; "
+            f"with this mean and spread {seeds} seeds would decide",
+        )
+    narrow = verdicts(spec, "paper", {"A": [0.595, 0.60, 0.612]})["A"]
+    assert narrow.verdict == "equivalent" and narrow.reason == ""
+    print_too = verdicts(spec, "paper", {"D": [0.76, 0.80, 0.84]})["D"]
+    assert print_too.verdict == "inconclusive"
+    assert print_too.reason.endswith(" seeds would decide")
+
+
+def test_at_a_reduced_budget_directions_count(spec):
+    found = verdicts(
+        spec, "quick", {"A": [0.10, 0.11], "B": [0.20, 0.213], "C": [0.15, 0.161], "D": [0.1]}
+    )
+    assert {row: str(one) for row, one in found.items()} == {
+        "A": "direction agrees (2 for, 0 against, of 3)",
+        "B": "direction unsure (1 for, 1 against, of 3)",
+        "C": "direction unsure (1 for, 1 against, of 2)",
+        "D": "direction unsure (0 for, 0 against, of 2)",
+        "E": "not testable here: no data",
+    }
+    assert found["D"].std is None
+    assert found["A"].difference == pytest.approx(10.5 - 60)
+
+
+def test_bytes_have_a_direction_though_no_seed_changes_them(spec):
+    cells = [one for one in spec.cells("quick") if one.metric == "upload_mb"]
+    known = {
+        run.id: attrs.evolve(record(run), bytes={"up": {"parameters": sent * MB}})
+        for cell, sent in zip(cells, (3, 4), strict=True)
+        for run in cell.experiments
+    }
+    assert [one.pairs for one in judge(cells, known)] == [(1, 0, 1)] * 2
+
+
+def test_one_method_has_no_direction(spec):
+    assert (
+        str(verdicts(spec, "quick", {"C": [0.1], "D": [0.2]})["C"])
+        == "not compared: no rows to compare"
+    )
+
+
+def test_a_stand_in_is_never_reproduced(spec, tmp_path):
+    path = spec.path
+    path.write_text(YAML.replace("[laptop]", "[paper]"))
+    found = verdicts(TableSpec.load(path), "paper", {"A": [0.6, 0.61, 0.6], "B": [0.7, 0.712, 0.7]})
+    assert str(found["A"]) == "direction agrees (1 for, 0 against, of 1)"
+
+
+def test_columns_without_printed_numbers(spec):
+    found = verdicts(spec, "paper", {"A": [0.6, 0.6, 0.6]}, column="cifar10")
+    assert str(found["A"]) == "not compared: no printed number"
+    assert str(found["B"]) == "pending"
+
+
+def test_every_verdict_is_listed(spec):
+    given = {"A": [0.6, 0.6, 0.6], "B": [0.1, 0.1, 0.1], "D": [0.2]}
+    for profile in PROFILES:
+        assert {one.verdict for one in verdicts(spec, profile, given).values()} <= set(VERDICTS)
+
+
+def test_values_come_from_records(spec):
+    cells = {
+        (cell.row, cell.metric): cell for cell in spec.cells("paper") if cell.column == "mnist"
+    }
+    run = cells["A", "accuracy"].experiments[0]
+    one = record(run, 0.625, {"share": 0.05})
+    assert measured(one, cells["A", "accuracy"]) == 62.5
+    assert measured(one, cells["A", "upload_mb_per_round"]) == 6  # 12 MB in two rounds
+    assert measured(one, cells["A", "upload_mb"]) == 12
+    once = attrs.evolve(
+        one, bytes={"up": one.bytes["up"] | {"averages": 2**22, "anchors": 2**21}, "down": {}}
+    )
+    assert (
+        measured(once, cells["A", "upload_mb_per_round"]) == 6
+        and measured(once, cells["A", "upload_mb"]) == 18
+    )
+    assert measured(one, cells["B", "condensation_ratio_percent"]) == 5
+    assert measured(record(run), cells["B", "condensation_ratio_percent"]) is None
+    assert measured(one, cells["A", "mia_auc_max"]) is None
+    assert values(cells["A", "accuracy"], {run.id: one}) == {run.seed: 62.5}
+    assert values(cells["A", "accuracy"], {}) == {}
+    assert values(cells["A", "mia_auc_max"], {run.id: one}) == {}
+
+
+def test_a_metric_that_no_record_has_is_told():
+    """It may be misspelt; it would be pending for ever."""
+    cell = TableSpec.find("reference", 1).cells("laptop")[0]
+    assert cell.experiments[0].id in records()
+    place = attrs.evolve(cell.place, metric="acc")
+    (found,) = judge([attrs.evolve(cell, place=place)], records())
+    assert (found.verdict, found.reason) == ("pending", "its records have no 'acc'")
+
+
+def test_the_reference_table_is_measured_but_not_compared():
+    cells = TableSpec.find("reference", 1).cells("laptop")
+    known = {run.id: record(run) for run in cells[0].experiments}
+    first, second, *_ = judge(cells, known)
+    assert (first.verdict, first.seeds, first.mean) == ("not compared", 3, 50.0)
+    assert second == Judgement("pending")
+
+
+def test_the_interval_of_a_direction_has_90_percent():
+    """Three differences 1 - s, 1, 1 + s: 1 ± 2.920 s / sqrt(3) is above 0 up to s = 0.593."""
+    printed = {"a": 1.0, "b": 2.0}
+    for spread, side in ((0.58, 1), (0.60, 0)):
+        found = rows(a=[0.0, 0.0, 0.0], b=[1 - spread, 1.0, 1 + spread])
+        assert counted(printed, found, PAIRS) == (side, 0, 1)
+
+
+def test_the_margin_of_a_negative_number_is_not_negative():
+    assert margin(-10.0, "score") == margin(10.0, "score") == pytest.approx(0.2)

@@ -1,0 +1,324 @@
+"""Across Flower's messages an experiment gives the record that it gives in one process."""
+
+import json
+import math
+import sys
+import tomllib
+from pathlib import Path
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from core.errors import InputError
+from core.federation import Message, UploadError
+from lab import Experiment, schema
+
+flwr = pytest.importorskip("flwr", reason="Flower is not installed: see `make federation-demo`")
+
+from flwr.app import ConfigRecord, RecordDict  # noqa: E402
+from flwr.app import Message as Envelope  # noqa: E402
+
+from lab.flower import client, server, wire  # noqa: E402
+from tests.algorithms.subjects import subjects  # noqa: E402
+from tests.lab.flower_nodes import (  # noqa: E402, F401
+    Nodes,
+    comparable,
+    experiment,
+    identity,
+    of_subject,
+    one_by_one,
+)
+
+
+def test_the_app_runs_the_experiment_of_the_demonstration():
+    """On digits in the place of the hospitals' own files, which are handed out unequally."""
+    from lab.flower import demo
+
+    folder = Path(__file__).parents[2] / "hospitals"
+    told = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    stated = Experiment.from_dict(json.loads(told["experiment"]))
+    both = {"dataset": "digits", "partition": stated.partition}
+    assert stated == attrs.evolve(demo.experiment(), **both)
+
+
+#: centralized training needs the data themselves
+ACROSS = {name: one for name, one in subjects().items() if one.name != "centralized"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ACROSS)
+def test_the_record_across_messages_is_that_of_one_process(name, monkeypatch):
+    """Of private clients, which draw from a secret of their node, where that is the run's seed, 0."""
+    monkeypatch.setattr(client, "fresh_secret", lambda: torch.zeros(16, dtype=torch.uint8))
+    one = of_subject(ACROSS[name])
+    nodes = Nodes(one)
+    conversing = ACROSS[name].name == "fediod"
+    assert comparable(server.federate(nodes, nodes.server)) == comparable(
+        one_by_one(one, elsewhere=conversing)
+    )
+
+
+def test_clients_test_the_model_across_messages_too():
+    one = experiment(tested_by="clients")
+    nodes = Nodes(one)
+    assert comparable(server.federate(nodes, nodes.server)) == comparable(one_by_one(one))
+
+
+def test_messages_come_back_bit_for_bit():
+    generator = torch.Generator().manual_seed(0)
+    sent = Message(
+        {
+            "a/float": torch.randn(2, 3, generator=generator),
+            "b/bytes": torch.randint(0, 255, (4, 1, 2, 2), generator=generator).to(torch.uint8),
+            "c/whole": torch.tensor(2**62),
+            "d/none": torch.empty(0, 3, dtype=torch.int8),
+            "e/strided": torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+            "f/odd": torch.tensor([float("nan"), float("-inf"), -0.0, 1e-45]),
+        },
+        {"samples": 2**62, "share": 0.1, "name": "é", "wanted": [1, 2], "none": []},
+    )
+    got = wire.message(wire.records(sent), torch.device("cpu"))
+    assert got.meta == sent.meta and list(got.tensors) == list(sent.tensors)
+    assert got.nbytes == sent.nbytes
+    for name, tensor in sent.tensors.items():
+        assert got.tensors[name].dtype == tensor.dtype and got.tensors[name].shape == tensor.shape
+        assert got.tensors[name].numpy().tobytes() == tensor.contiguous().numpy().tobytes()
+
+
+def forged(data: bytes):
+    content = wire.records(Message({"x": torch.zeros(2)}))
+    content["tensors"]["x"] = wire.Array("float32", (2,), "numpy.ndarray", data)
+    return content
+
+
+def test_an_answer_comes_to_where_the_server_computes():
+    """Also one to a question that had no tensors; "meta" is a place without numbers."""
+    link = server.Link(None, 1, 1.0, True, device=torch.device("meta"))
+    content = wire.records(Message({"counts": torch.arange(3)}))
+    content["asked"] = ConfigRecord({"what": "counts"})
+    read = link._read(Envelope(content, 1, "query"), "counts", math.inf)
+    assert read.tensors["counts"].device.type == "meta"
+
+
+def test_arrays_that_lie_about_themselves_are_refused_before_they_are_read():
+    import io
+
+    huge, objects = io.BytesIO(), io.BytesIO()
+    about = {"descr": "<f4", "fortran_order": False, "shape": (2**50,)}
+    np.lib.format.write_array_header_1_0(huge, about)
+    np.lib.format.write_array_header_1_0(objects, about | {"descr": "|O", "shape": (1,)})
+    for data in (
+        huge.getvalue(),
+        objects.getvalue() + b"12345678",
+        b"",
+        b"\x93NUMPY\x01\x00",
+        b"x",
+        *(
+            b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+            for header in (b"{'descr': (", b"-" * 4000 + b"1", b"[" * 5000)
+        ),
+    ):
+        with pytest.raises(InputError, match="'x' cannot be read"):
+            wire.message(forged(data), torch.device("cpu"))
+
+
+def test_an_upload_that_is_too_large_is_refused_by_its_size_alone():
+    with pytest.raises(UploadError, match="1000 bytes where at most 999"):
+        wire.message(forged(b"?" * 1000), torch.device("cpu"), most=999)
+    entries = wire.records(Message({}, {"samples": 3, "note": "x" * 2000}))
+    with pytest.raises(UploadError, match=r"20\d\d bytes where at most 999"):
+        wire.message(entries, torch.device("cpu"), most=999)
+    with pytest.raises(UploadError, match="not those of a message"):
+        wire.message(RecordDict(), torch.device("cpu"))
+
+
+def changed(content: RecordDict, change) -> RecordDict:
+    got = wire.message(content, torch.device("cpu"))
+    new = wire.records(change(got))
+    new["asked"] = content["asked"]
+    return new
+
+
+def of_another_round(content: RecordDict) -> RecordDict:
+    content["asked"]["what"] = '["clients_update", ["round", 1]]'
+    return content
+
+
+BAD = {
+    "shape": lambda m: Message({k: v[:1] for k, v in m.tensors.items()}, m.meta),
+    "finite": lambda m: Message({k: v * torch.nan for k, v in m.tensors.items()}, m.meta),
+    "large": lambda m: Message({k: torch.cat([v] * 10) for k, v in m.tensors.items()}, m.meta),
+    "samples": lambda m: Message(m.tensors, {"samples": 10**9}),
+}
+
+
+@pytest.mark.parametrize("how", [*BAD, "replayed"])
+def test_a_bad_upload_is_refused_by_name_and_the_others_count_as_if_it_were_not_there(how):
+    stated = experiment(refused="leave_out", rounds=2)
+
+    def spoil(number, content):
+        if number != 1:
+            return content
+        replay = how == "replayed" and json.loads(content["asked"]["what"])[-1][-1] == 2
+        if how == "replayed":
+            return of_another_round(content) if replay else content
+        return changed(content, BAD[how])
+
+    nodes = Nodes(stated, spoil=spoil, **{"wait-for-all": False})
+    record = server.federate(nodes, nodes.server)
+    said = " ".join([*record.notes, *(str(row.get("refused", "")) for row in record.rounds)])
+    assert "client 1" in said
+    rounds_without = (2,) if how == "replayed" else (1, 2)
+    beside = one_by_one(
+        stated, away=lambda client, rng: client.id == 1 and rng.path[-1] in rounds_without
+    )
+    assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
+
+
+def test_a_round_goes_on_without_a_node_that_went_away_where_the_run_says_so():
+    stated = experiment(refused="leave_out", rounds=2)
+
+    def spoil(number, content):
+        nodes.away = {101}  # before its turn in the first round
+        return content
+
+    nodes = Nodes(stated, spoil=spoil, **{"wait-for-all": False})
+    record = server.federate(nodes, nodes.server)
+    assert [note for note in record.notes if "client 1" in note] == [
+        "client 1 does not answer; round 1 goes on without it",
+        "client 1 does not answer; round 2 goes on without it",
+    ]
+    beside = one_by_one(stated, away=lambda client, rng: client.id == 1)
+    assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
+
+
+def test_a_client_whose_program_fails_is_named_and_not_asked_for_ever():
+    stated = experiment(refused="leave_out", rounds=1)
+
+    def spoil(number, content):
+        if number == 1:
+            raise RuntimeError("the disk is full")
+        return content
+
+    nodes = Nodes(stated, spoil=spoil)
+    record = server.federate(nodes, nodes.server)
+    assert record.notes == ["client 1 failed in round 1: the disk is full"]
+    assert record.status == "complete"
+
+
+def test_a_round_waits_for_a_node_that_comes_back_as_another():
+    stated = experiment(rounds=1)
+    calls = []
+
+    def spoil(number, content):
+        calls.append(number)
+        if len(calls) == 1:  # client 1 goes away and comes back under another number
+            nodes.away = {101}
+            nodes.contexts[104] = nodes.context(1, 104)
+        return content
+
+    nodes = Nodes(stated, spoil=spoil)
+    record = server.federate(nodes, nodes.server)
+    assert calls == [0, 2, 4]
+    assert "client 1 is back, as node 104" in record.notes
+    assert record.metrics == one_by_one(stated).metrics
+
+
+def test_an_answer_that_takes_longer_than_the_timeout_is_taken(monkeypatch):
+    """Asked anew it would take as long again; a look is longer than the timeout here."""
+    monkeypatch.setattr(server, "POLL", 0.01)
+    stated = experiment(rounds=2)
+    asked = []
+    nodes = Nodes(stated, spoil=lambda number, content: asked.append(number) or content)
+    nodes.config["timeout"] = 0.001
+    nodes.looks = {101: 5}
+    record = server.federate(nodes, nodes.server)
+    assert "client 1 does not answer; round 1 waits for it" in record.notes
+    assert record.metrics == one_by_one(stated).metrics
+    # the time that it has doubles: after 0.001 s, 0.002, 0.004, 0.008 it is asked anew
+    assert 4 <= asked.count(1) <= 12 and asked.count(0) == asked.count(2) == 2
+    # what is still on its way answers nothing of the next round
+    assert not [note for note in record.notes if "another round" in note]
+
+
+def test_a_question_that_flower_does_not_take_ends_the_run():
+    nodes = Nodes(experiment(rounds=1))
+    nodes.push_messages = lambda messages: []
+    with pytest.raises(InputError, match="messages of this size"):
+        server.federate(nodes, nodes.server)
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2, 7), (0, 1, 2, 1)])
+def test_a_node_that_is_no_client_of_the_run_is_refused_and_named(numbers):
+    stated = experiment(rounds=1)
+    nodes = Nodes(stated, numbers)
+    record = server.federate(nodes, nodes.server)
+    assert any("node 103 was refused" in note for note in record.notes)
+    assert record.metrics == one_by_one(stated).metrics
+
+
+def test_a_run_without_its_clients_says_who_is_missing():
+    nodes = Nodes(experiment(), (0, 2), patience=0.1)
+    with pytest.raises(InputError, match=r"clients \[1\] did not come"):
+        server.federate(nodes, nodes.server)
+
+
+def test_a_record_that_is_complete_is_not_overwritten(tmp_path):
+    """Another federation of the same experiment, whose data may have changed, or which may break."""
+    stated = experiment(rounds=1)
+    nodes = Nodes(stated, out=str(tmp_path))
+    server.federate(nodes, nodes.server)
+    (path,) = tmp_path.glob("*/*.json")
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=f"{path.name} holds this run's record: move it away"):
+        server.federate(nodes, nodes.server)
+    assert path.read_bytes() == before
+
+
+def test_without_flower_one_line_says_what_to_install(monkeypatch):
+    import importlib
+
+    monkeypatch.setitem(sys.modules, "flwr.app", None)
+    with pytest.raises(InputError, match=r"pip install .*\[flower\]"):
+        importlib.reload(wire)
+    monkeypatch.undo()
+    importlib.reload(wire)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        {"client": [0], "samples": 3},
+        {"client": 0},
+        {"client": 0, "samples": "5"},
+        {"client": 0, "samples": 0.5},
+        {"client": 0, "samples": -5},
+        {"client": 7, "samples": 3},
+    ],
+    ids=str,
+)
+def test_a_node_that_does_not_say_who_it_is_is_refused_and_the_others_are_not(said):
+    grid = Nodes(experiment())
+    answers = grid.pull_messages
+
+    def with_a_liar(numbers):
+        for reply in answers(numbers):
+            if reply.metadata.src_node_id == 100:
+                reply.content = RecordDict({} if said is None else {wire.META: ConfigRecord(said)})
+            yield reply
+
+    grid.pull_messages = with_a_liar
+    link = server.Link(grid, 3, timeout=5.0, wait=False)
+    link.meet()
+    assert sorted(link.clients) == [1, 2]
+    assert len(link.notes) == 1 and "node 100 was refused" in link.notes[0]
+
+
+def test_a_note_fits_into_a_record():
+    link = server.Link(Nodes(experiment()), 3, timeout=5.0, wait=False)
+    link.note("client 0 failed:\nTraceback\x07 " + "x" * 5000)
+    (text,) = link.notes
+    assert text.isprintable() and len(text) <= schema.TEXT and text.startswith("client 0 failed: T")

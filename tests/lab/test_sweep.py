@@ -1,0 +1,373 @@
+"""Many runs at once leave the records of runs one after the other, whatever becomes of the workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+
+from core.errors import InputError
+from core.federation import Runtime
+from core.files import FileError, alone
+from lab import Experiment, Record, queue
+from lab.queue import Pending
+from lab.ray import LOSSES, Lost, Progress, Task, display, perform, sweep, workers
+from lab.ray.local import LocalWorkers
+from lab.source import code_version
+
+ROOT = Path(__file__).parents[2]
+
+
+def item(seed: int = 0, **stated) -> Pending:
+    stated = {"rounds": 2, "settings": {"local_steps": 2}} | stated
+    experiment = Experiment(
+        algorithm="fedavg",
+        dataset="digits",
+        model_options={"width": 4},
+        clients=3,
+        profile="quick",
+        seed=seed,
+        **stated,
+    )
+    return Pending(experiment, "adhoc", (f"cell {seed}",), 0)
+
+
+def diverging() -> Pending:
+    return item(9, settings={"local_steps": 2, "lr": 1e30})
+
+
+def test_a_run_is_expected_to_take_what_other_seeds_took_in_the_middle():
+    """Seconds of one core: two threads computed for one, two and nine seconds. What a GPU took says
+    nothing of them.
+    """
+    known = [
+        Record(
+            item(seed).experiment,
+            {},
+            "",
+            {"threads": 2, "device": device},
+            "",
+            rounds=[{"seconds": {"all": took}}],
+        )
+        for seed, (took, device) in enumerate(
+            [(1.0, "cpu"), (9.0, "cpu"), (2.0, "cpu"), (0.1, "cuda"), (0.1, "cuda")]
+        )
+    ]
+    assert list(queue._core_seconds(known).values()) == [4.0]
+    assert not queue._core_seconds(known[3:])
+
+
+def rows(path: Path) -> list:
+    return json.loads(path.read_text())["rounds"] if path.exists() else []
+
+
+def comparable(path: Path) -> dict:
+    """A record without what may differ: times, memory, and the number of threads."""
+    record = json.loads(path.read_text())
+    del record["peak_memory"], record["environment"]["threads"]
+    for row in record["rounds"]:
+        del row["seconds"]
+    return record
+
+
+def records(out: Path) -> dict[str, dict]:
+    return {path.name: comparable(path) for path in (out / "adhoc").glob("*.json")}
+
+
+def serial(items, out: Path, workers: int = 1) -> None:
+    """With as many threads as one of so many workers has: convolutions differ in their last bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // workers))
+    for one in items:
+        try:
+            queue.measure(one.experiment, one.paper, out=out, runtime=Runtime())
+        except InputError:
+            assert one.experiment == diverging().experiment
+    torch.set_num_threads(threads)
+
+
+def run(items, where, out: Path, **options) -> list[Progress]:
+    return list(sweep(items, where, out=out, device="cpu", precision="float32", **options))[-1]
+
+
+@pytest.mark.timeout(300)
+def test_two_local_workers_leave_the_records_of_a_serial_run(tmp_path):
+    items = [item(0), diverging(), item(1), item(2)]
+    serial(items, tmp_path / "serial", workers=2)
+    table = run(items, workers("local:2"), tmp_path / "sweep")
+    assert [one.state for one in table] == ["complete", "failed", "complete", "complete"]
+    assert [one.item for one in table] == items
+    assert "diverge" in table[1].reason or "finite" in table[1].reason
+    assert records(tmp_path / "sweep") == records(tmp_path / "serial")
+    assert len(records(tmp_path / "sweep")) == 4
+    assert table[0].rounds == 2 and table[0].score[0] == "accuracy" and 0 <= table[0].score[1] <= 1
+
+
+def when(ready, act) -> threading.Thread:
+    """Do something as soon as something is so, aside."""
+
+    def watch() -> None:
+        while not ready():
+            time.sleep(0.005)
+        act()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.timeout(300)
+def test_a_run_whose_worker_is_killed_goes_on_from_its_last_round(tmp_path):
+    one, where, before = item(0, rounds=6, settings={"local_steps": 60}), workers("local:1"), []
+    path, _ = queue.places(one.experiment, "adhoc", tmp_path / "sweep")
+
+    def kill() -> None:
+        (process,) = where._pools[0]._processes.values()
+        os.kill(process.pid, signal.SIGKILL)
+        before.extend(rows(path))
+
+    killer = when(lambda: rows(path), kill)
+    (end,) = run([one], where, tmp_path / "sweep")
+    killer.join()
+    assert (end.state, end.losses) == ("complete", 1)
+    # times differ from run to run, so equal ones were not measured twice
+    kept = min(len(before), 5) - 1  # the last may be of a round whose checkpoint was not written
+    assert [row["seconds"] for row in rows(path)[:kept]] == [
+        row["seconds"] for row in before[:kept]
+    ]
+    serial([one], tmp_path / "serial")
+    assert records(tmp_path / "sweep") == records(tmp_path / "serial")
+
+
+class Book:
+    """Workers on paper: they note what they are given and lose what they are told to lose."""
+
+    def __init__(self, capacity, lose=()):
+        self.capacity, self.lose, self.begun, self.stopped = capacity, list(lose), [], False
+
+    def submit(self, function, task):
+        self.begun.append(task.item.experiment.seed)
+        return len(self.begun) - 1
+
+    def finished(self, handles, seconds):
+        handle = handles[0]
+        seed = self.begun[handle]
+        if seed in self.lose:
+            self.lose.remove(seed)
+            return [(handle, Lost())]
+        return [(handle, "no")]
+
+    def stop(self):
+        self.stopped = True
+
+
+def test_the_order_of_the_queue_is_kept_and_a_lost_run_is_the_next(tmp_path):
+    where = Book(2, lose=[1])
+    table = run([item(seed) for seed in range(5)], where, tmp_path)
+    assert where.begun == [0, 1, 2, 1, 3, 4] and where.stopped
+    assert [one.losses for one in table] == [0, 1, 0, 0, 0]
+
+
+def test_a_run_that_loses_every_worker_fails_in_one_line(tmp_path):
+    where = Book(1, lose=[0] * (LOSSES + 1))
+    (one,) = run([item(0)], where, tmp_path)
+    assert where.begun == [0] * (LOSSES + 1)
+    assert one.state == "failed" and "lost" in display.line(one) and "\n" not in display.line(one)
+
+
+def test_a_damaged_record_does_not_end_the_others(tmp_path):
+    path, _ = queue.places(item(0).experiment, item(0).paper, tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_text('{"id": ')
+    where = Book(1)
+    table = run([item(0), item(1)], where, tmp_path)
+    assert where.begun == [0, 1] and [one.state for one in table] == ["failed", "failed"]
+
+
+def test_a_worker_that_was_lost_while_idle_has_a_new_one_in_its_place():
+    workers = LocalWorkers(1)
+    try:
+        first = workers.submit(process_of, None)
+        ((_, number),) = finished(workers, first)
+        os.kill(number, signal.SIGKILL)
+        (pool,) = workers._pools
+        while not pool._broken:
+            time.sleep(0.01)
+        ((_, other),) = finished(workers, workers.submit(process_of, None))
+        assert other not in (number, os.getpid())
+    finally:
+        workers.stop()
+
+
+def process_of(_):
+    return os.getpid()
+
+
+def finished(workers, handle):
+    while not (done := workers.finished([handle], 1.0)):
+        pass
+    return done
+
+
+def test_a_worker_with_other_code_than_the_caller_refuses(tmp_path):
+    task = Task(item(0), tmp_path, "cpu", "float32", None)
+    assert "core changed" in perform(attrs.evolve(task, code="0" * 12))
+    assert not list(tmp_path.iterdir())
+    assert perform(task).code == code_version(task.item.experiment.algorithm)
+
+
+def test_a_sweep_ends_where_the_code_changed(tmp_path, monkeypatch):
+    """Once, and not with every run that is left."""
+    where = Book(1)
+    table = sweep([item(0), item(1)], where, tmp_path, "cpu", "float32")
+    assert next(table)[0].state == "failed"
+    monkeypatch.setattr("lab.source.source", dict)
+    with pytest.raises(FileError, match="core changed"):
+        next(table)
+    assert where.begun == [0] and where.stopped
+
+
+def test_nothing_begins_after_the_time_is_up(tmp_path):
+    where = Book(1)
+    (one,) = run([item(0)], where, tmp_path, until=time.time() - 1)
+    assert one.state == "queued" and where.begun == [] and where.stopped
+
+
+def test_workers_stop_when_the_caller_is_interrupted(tmp_path):
+    class Interrupting(Book):
+        def finished(self, handles, seconds):
+            raise KeyboardInterrupt
+
+    where = Interrupting(1)
+    with pytest.raises(KeyboardInterrupt):
+        run([item(0)], where, tmp_path)
+    assert where.stopped
+
+
+LONG = """
+import signal
+import sys
+from lab.__main__ import main
+from lab import Experiment, queue
+
+if __name__ == "__main__":
+    # tests that a shell runs in the background ignore the signal, and so would this
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    long = Experiment(algorithm="fedavg", dataset="digits", rounds=10**6, evaluate_every=10**6)
+    queue.pending = lambda profile, only=None: [queue.Pending(long, "adhoc", ("cell",), 0)]
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_on_the_command_line_leaves_no_process(tmp_path):
+    (tmp_path / "long.py").write_text(LONG)
+    options = ["--device", "cpu", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "long.py", "run", "--pending", "--on", "local:1", *options],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    while not list(tmp_path.glob("adhoc/*.json")) and process.poll() is None:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does: all of the group get it
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "goes on where it stopped" in said, said
+    assert "Traceback" not in said and "leaked" not in said
+    with pytest.raises(ProcessLookupError):  # the last of them needs a moment
+        for _ in range(300):
+            os.killpg(process.pid, 0)
+            time.sleep(0.1)
+
+
+def test_shards_part_the_queue():
+    items = [item(seed).experiment for seed in range(60)]
+    parts = [{e.id for e in items if queue.in_shard(e, f"{part}/4")} for part in range(1, 5)]
+    assert sum(map(len, parts)) == 60 == len(set.union(*parts)) and all(parts)
+    for bad in ("0/4", "5/4", "3", "a/4", "-1/4", "1/0", ""):
+        with pytest.raises(InputError, match="PART/PARTS"):
+            queue.in_shard(items[0], bad)
+
+
+@pytest.mark.parametrize("text", ["local", "local:0", "local:x", "slurm", "rays", ""])
+def test_unknown_places_are_refused(text):
+    with pytest.raises(InputError, match="local:2"):
+        workers(text)
+
+
+@pytest.mark.parametrize("share", [-1.0, float("nan"), float("inf"), 1.5])
+def test_what_is_no_share_of_a_gpu_is_refused(share):
+    with pytest.raises(InputError, match=r"--gpus-per-run .*must be a (whole )?number"):
+        workers("ray", share)
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_a_sweep_without_workers_does_not_wait_for_ever(capacity, tmp_path):
+    where = Book(capacity)
+    with pytest.raises(InputError, match="no worker has what a run asks for"):
+        run([item(0)], where, tmp_path)
+    assert where.stopped
+
+
+def test_a_run_that_another_process_is_at_is_no_failure(tmp_path):
+    """As in the queue: it is left to that one."""
+    one = item(0)
+    lock = queue.places(one.experiment, one.paper, tmp_path)[1].with_suffix(".lock")
+    progress = Progress(one)
+    with alone(lock, "this test"):
+        progress.settle(perform(Task(one, tmp_path, "cpu", "float32", None)))
+    assert progress.state == "cut" and "another process is at" in display.line(progress)
+
+
+def test_without_ray_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install .*\[ray\]"):
+        workers("ray")
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Two real raylets on this machine, with one CPU each."""
+    pytest.importorskip(
+        "ray", reason="Ray is not installed: make machines, or pip install -e '.[ray]'"
+    )
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # on a busy machine others would never run
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    here = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+    here.second = here.add_node(**node)
+    yield here
+    here.shutdown()
+
+
+@pytest.mark.timeout(500)  # many processes begin and one dies: long on a busy machine
+def test_ray_survives_the_loss_of_a_node(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    items = [item(seed, rounds=6, settings={"local_steps": 60}) for seed in range(3)]
+    items.insert(1, diverging())
+    where = workers("ray")
+    assert where.capacity == 2
+    paths = [queue.places(one.experiment, "adhoc", tmp_path / "ray")[0] for one in items]
+    killer = when(
+        lambda: sum(0 < len(rows(path)) < 6 for path in paths) > 1,  # both nodes are busy
+        lambda: cluster.remove_node(cluster.second, allow_graceful=False),
+    )
+    table = run(items, where, tmp_path / "ray")
+    killer.join(1)
+    assert not killer.is_alive()
+    assert [one.state for one in table] == ["complete", "failed", "complete", "complete"]
+    assert sum(one.losses for one in table) == 1
+    serial(items, tmp_path / "serial")
+    assert records(tmp_path / "ray") == records(tmp_path / "serial")

@@ -1,0 +1,164 @@
+"""Tables beside print: every printed number has its cell, and the cell runs what the number is about."""
+
+from __future__ import annotations
+
+import collections
+import csv
+
+import pytest
+
+from lab.grid import TableSpec
+from lab.spec import TABLES, Published
+
+PAPERS = {"fedvck": 432, "fediod": 250, "fedmk": 186, "gddfl": 87}
+NUMBERS = {
+    "fedvck": [2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14],
+    "fediod": [*range(1, 10)],
+    "fedmk": [*range(1, 8)],
+    "gddfl": [1],
+}
+#: methods of print that are other algorithms here
+METHODS = {"upperbound": "centralized", "rs10": "random_selection", "rs100": "random_selection"}
+#: data sets of print that have another name here; the sets of segmentation are tasks of their own
+SETS = {"isic2020": "isic2020_224", "brats2018": "brats2018"}
+
+
+def printed_rows(paper: str) -> list[dict[str, str]]:
+    with (TABLES / paper / "published.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_table_of_the_papers_is_specified():
+    found = {
+        paper: sorted(int(spec.table) for spec in TableSpec.of_paper(paper) if spec.table.isdigit())
+        for paper in NUMBERS
+    }
+    assert found == NUMBERS
+
+
+def test_the_papers_print_955_numbers():
+    assert {paper: len(printed_rows(paper)) for paper in PAPERS} == PAPERS
+    assert sum(PAPERS.values()) == 955
+
+
+def test_what_the_errata_count_of_fedvck():
+    """No number after 100 rounds is below the one after ten; ten are equal, six of these 62.50."""
+    found: dict[str, dict[tuple[str, ...], str]] = {}
+    for row in printed_rows("fedvck"):
+        place = row["method"], row["dataset"], row["beta"], row["setting"]
+        found.setdefault(row["table"], {})[place] = row["value"]
+    pairs = [
+        (float(late), float(early))
+        for overall, limited in (("2", "3"), ("7", "11"))
+        for place, late in found[overall].items()
+        if "OOM" not in (late, early := found[limited][place])
+    ]
+    assert len(pairs) == 154 and all(late >= early for late, early in pairs)
+    alike = [late for late, early in pairs if late == early]
+    assert len(alike) == 10 and alike.count(62.5) == 6
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_printed_number_has_one_cell_per_method(paper, cells):
+    wanted: collections.Counter = collections.Counter()
+    for row in printed_rows(paper):
+        std = float(row["std"]) if row["std"] else None
+        for method in row["method"].split():
+            wanted[
+                row["table"],
+                row["metric"],
+                METHODS.get(method, method),
+                row["value"],
+                std,
+                row["note"],
+            ] += 1
+    found = collections.Counter(
+        (
+            cell.table,
+            cell.metric,
+            cell.experiments[0].algorithm,
+            cell.published.text,
+            cell.published.std,
+            cell.published.note,
+        )
+        for cell in cells["paper"]
+        if cell.paper == paper and cell.published
+    )
+    assert found == wanted
+
+
+def test_a_number_that_is_printed_again_has_the_deviation_of_its_table(cells):
+    """FedMK's Tables 2, 5 and 6 repeat numbers of Table 1 without their deviations."""
+    first, again = dict[tuple, Published](), dict[tuple, Published]()
+    for cell in cells["paper"]:
+        if cell.paper == "fedmk" and cell.published and cell.experiments[0].algorithm == "fedmk":
+            known = first if cell.table == "1" else again
+            key = (cell.experiments[0].dataset, cell.experiments[0].partition.get("alpha"))
+            known[(cell.table, *key, cell.published.value)] = cell.published
+    spreads = {key[1:]: one.std for key, one in first.items()}
+    repeats = {key: one for key, one in again.items() if key[1:] in spreads}
+    assert {key[0] for key in repeats} == {"2", "5", "6"}
+    for key, one in repeats.items():
+        assert one.std is None and one.spread == spreads[key[1:]] > 0, key
+    assert any(one.spread is None for one in again.values())
+    assert all(one.std_elsewhere is None for one in first.values())
+
+
+def _contradictions(cell, row) -> list[str]:
+    """Where the run of a cell differs from what published.csv says of its number."""
+    run = cell.experiments[0]
+    wrong = [] if run.model == row["model"] else ["model"]
+    known = {"cifar100_coarse": "cifar100", **{here: there for there, here in SETS.items()}}
+    if run.model != "unet" and known.get(run.dataset, run.dataset) != row["dataset"]:
+        wrong.append("dataset")
+    if row["rounds"] and int(row["rounds"]) != run.rounds:
+        wrong.append("rounds")
+    if row.get("beta"):
+        wrong += [] if run.partition["file"].endswith(f"_alpha{row['beta']}.json") else ["beta"]
+    split = row.get("split", "")
+    if split.startswith("dir("):
+        wrong += (
+            []
+            if run.partition == {"name": "dirichlet", "alpha": float(split[10 : split.index(")")])}
+            else ["alpha"]
+        )
+    if "=" in split.rpartition(",")[2]:
+        wrong += [] if run.clients == int(split.rpartition("=")[2]) else ["clients"]
+    return wrong
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_cell_runs_what_its_printed_number_is_about(paper, cells):
+    """Model, data set, rounds, concentration and clients as published.csv states them, row by
+    row.
+    """
+    rows = printed_rows(paper)
+    for cell in cells["paper"]:
+        if cell.paper != paper or cell.published is None:
+            continue
+        same = [
+            row
+            for row in rows
+            if row["table"] == cell.table
+            and row["metric"] == cell.metric
+            and row["value"] == cell.published.text
+            and row["note"] == cell.published.note
+            and cell.experiments[0].algorithm in {METHODS.get(m, m) for m in row["method"].split()}
+        ]
+        assert any(not _contradictions(cell, row) for row in same), (cell.address, same)
+
+
+@pytest.mark.parametrize(("dataset", "far"), [("cifar10", 0.2), ("pathmnist", 1.0)])
+def test_the_authors_logs_end_where_print_does(dataset, far):
+    """One seed each, beside a mean of three in Tables 11 and 3; ten rounds, ten tests in each."""
+    with (TABLES / "fedvck" / "authors_log.csv").open(encoding="utf-8", newline="") as file:
+        log = [row for row in csv.DictReader(file) if row["dataset"] == dataset]
+    places = [(int(row["round"]), int(row["epoch"])) for row in log]
+    assert places == [(t, epoch) for t in range(1, 11) for epoch in range(100, 1001, 100)]
+    (printed,) = (
+        float(row["value"])
+        for row in printed_rows("fedvck")
+        if (row["dataset"], row["method"], row["beta"]) == (dataset, "fedvck", "0.05")
+        and (row["table"], row["metric"]) in {("11", "accuracy"), ("3", "accuracy")}
+    )
+    assert abs(float(log[-1]["accuracy"]) - printed) < far
