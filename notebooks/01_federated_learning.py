@@ -9,6 +9,18 @@
 # So the clients train, the server combines, and both repeat. Each step below is an equation and the lines of `core`
 # that compute it.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.05
@@ -394,7 +406,7 @@ show(
 # %% tags=["solution", "remove-cell"]
 bytes_per_mb = 2**20
 
-# %% tags=["check", "remove-cell"] name="ex-fl-bytes"
+# %% name="ex-fl-bytes" tags=["check", "remove-cell"]
 sent = 10 * 4 * 3.2e5
 assert abs(sent / bytes_per_mb - 12.2) < 0.05, (
     "a network of this size must come to about 12.2 MB a round"

@@ -13,6 +13,18 @@
 # *real* images of the client, and its network has instance normalisation in the place of batch normalisation. Whether
 # the printed numbers come from it is not known.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -45,7 +57,7 @@ best = None if shown == "best" else shown
 #
 # One round of FedDM on digits, from noise and from real images, all else alike. What one client uploads:
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(condensing.starts)
 
 # %% tags=["hide-input"]
@@ -217,7 +229,7 @@ pd.DataFrame(rows, columns=columns).set_index("").round(1)
 # such a way a part of FedVCK's lead may be that of the constraint alone. An {ref}`exercise <ex-starts-statistics>` looks
 # at the statistics.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers"}
+# %% mystnb={"code_prompt_show": "Show the numbers"} tags=["hide-cell"]
 table("fedvck", "starts", best)
 
 # %% [markdown]

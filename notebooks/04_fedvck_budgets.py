@@ -11,6 +11,18 @@
 #
 # `shown` is the profile of the ladder at half of the width; "best" is the one at which most is measured.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 shown = "best"
 
@@ -240,7 +252,7 @@ Markdown(
     else "Not all parts are measured yet."
 )
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all rungs"}
+# %% mystnb={"code_prompt_show": "Show all rungs"} tags=["hide-cell"]
 table("fedvck", "ladder", "converged")
 
 # %% [markdown]
@@ -349,7 +361,7 @@ Markdown(
     else "The paper's share of images is not measured at this profile."
 )
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the budgets as a table"}
+# %% mystnb={"code_prompt_show": "Show the budgets as a table"} tags=["hide-cell"]
 table("fedvck", "budget", best)
 
 # %% [markdown]
@@ -395,6 +407,6 @@ kept_one, kept_all = (
     (at_clients + seen) / fedavg for seen in (server, growing)
 )
 
-# %% tags=["check", "remove-cell"] name="ex-vckb-work"
+# %% name="ex-vckb-work" tags=["check", "remove-cell"]
 assert round(kept_one) == 124, "do the real images of an iteration count too?"
 assert round(kept_all) == 133, "the server's images grow from round to round"

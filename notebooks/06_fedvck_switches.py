@@ -7,6 +7,18 @@
 # [The page before](13_fedvck_paper_vs_released) lists the differences and measures what each is worth. Here we look at
 # the larger ones alone, in small calculations: first those of the client, then those of the server.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -76,7 +88,7 @@ pd.Series(
     name=f"draws in {draws} iterations",
 ).to_frame()
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(Problem.rows)
 
 # %% [markdown]

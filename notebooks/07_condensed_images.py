@@ -8,6 +8,18 @@
 # ones. This page changes one thing at a time: what the inner layers of the encoder ask for, how many bytes are sent,
 # and what the encoder knows. Each time fresh networks tell what is lost.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 width = 32
@@ -78,7 +90,7 @@ def worth(pictures):
 # / \sqrt{\sigma^2 + \epsilon} + \beta$ with the layer's own $\gamma$ and $\beta$. No loss term is added. In the code, a
 # layer takes the statistics it is given:
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(GroupwiseNorm.normalised)
 
 # %% [markdown]
@@ -163,7 +175,7 @@ Markdown(
 #
 # FedVCK counts one byte a pixel. So what is sent is the nearest of 256 grey levels, from black to white:
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(to_wire)
 
 # %% [markdown]
@@ -269,7 +281,7 @@ pd.DataFrame(arms).T.round(1)
 m, d = task.dataset.mean[0], task.dataset.std[0]
 beyond = 100 * torch.special.ndtr(torch.tensor([-m / d, -(1 - m) / d])).sum()
 
-# %% tags=["check", "remove-cell"] name="ex-dc-noise"
+# %% name="ex-dc-noise" tags=["check", "remove-cell"]
 noise = torch.randn(200_000, generator=rng.at("noise").generator())
 value = noise * task.dataset.std[0] + task.dataset.mean[0]
 counted = 100 * ((value < 0) | (value > 1)).float().mean()

@@ -13,6 +13,18 @@
 # once more in a few lines that are compared with `core`. At the end the method stands beside two others. `rounds` must
 # be at least 2: before the first the server has no images to look at.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -252,7 +264,7 @@ Markdown(
 # is the narrower reading. All rows that are called *FedVCK* or *as printed* have it, so they do not test the likelier
 # one. The rows *as released* do, and [one switch](13_fedvck_paper_vs_released) changes this alone.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the loop in core"}
+# %% mystnb={"code_prompt_show": "Show the loop in core"} tags=["hide-cell"]
 source(server.update_model)
 
 # %% [markdown]
@@ -334,7 +346,7 @@ Markdown(
 # %% tags=["solution", "remove-cell"]
 absent_row = [-1] * k  # three, or all other classes where those are fewer
 
-# %% tags=["check", "remove-cell"] name="ex-vck-absent"
+# %% name="ex-vck-absent" tags=["check", "remove-cell"]
 held = torch.arange(len(classes)) != 0
 found = server.hard_negatives(prototypes, k, held)[0].tolist()
 assert list(absent_row) == found, "look at row 0 of what the server returns"

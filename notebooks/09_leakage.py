@@ -8,6 +8,18 @@
 # [The page before this](16_fedvck_privacy) asks who took part. Here an attacker wants to see the images themselves, in
 # what FedVCK {cite:p}`fedvck`, GDD-FL {cite:p}`gddfl` and FedAvg upload.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -181,14 +193,14 @@ pd.Series(chances).round(3).to_frame("by chance")
 # below zero only at the label. FedAvg sends weights; of *one* local step they give the gradient, of many a mixture. The
 # network attacked here is a small, smooth one, with fresh weights that are drawn large, so that the attack works well.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(leakage.revealed_labels)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(leakage.gradients_of_step)
 
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(victim)
 
 # %% tags=["hide-input"]

@@ -17,6 +17,18 @@
 # Distribution matching, for one class. Green moves, red stays.
 # ```
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 width = 32
@@ -110,7 +122,7 @@ means = (x.mean(0) - y.mean(0)).square().sum()  # Eq. 2
 same(pairs, mmd(x, y))
 same(means, mmd(x, y))
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(mmd)
 
 # %% [markdown]
@@ -132,7 +144,7 @@ source(mmd)
 #
 # The loop in `core` serves many clients at once; a *group* is one class of one client.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(engine.condense)
 
 # %% [markdown]

@@ -28,6 +28,18 @@
 # (`SMALL` in `lab.report.lesson`). `rounds` must be at
 # least 2, because a client looks at the models of two rounds.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -250,13 +262,13 @@ show(
 # which is what short runs do; the statistics of batch normalisation are then those of one batch. The condensed images
 # are normalised with the statistics of the real ones: Eq. 4, {eq}`eq:dc-latent`.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the batches in core"}
+# %% mystnb={"code_prompt_show": "Show the batches in core"} tags=["hide-cell"]
 source(engine.REAL_SIDES["minibatch"])
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the exact expectation in core"}
+# %% mystnb={"code_prompt_show": "Show the exact expectation in core"} tags=["hide-cell"]
 source(engine.REAL_SIDES["expectation"])
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all that a client does, in core"}
+# %% mystnb={"code_prompt_show": "Show all that a client does, in core"} tags=["hide-cell"]
 source(find("fedvck").condense)
 
 # %% [markdown]
@@ -321,7 +333,7 @@ import math
 largest_printed = 1 + math.exp(0.3)
 largest_released = math.exp(1 - 1 / (1 + math.exp(0.3)))
 
-# %% tags=["check", "remove-cell"] name="ex-vck-ratio"
+# %% name="ex-vck-ratio" tags=["check", "remove-cell"]
 errors = torch.linspace(0, 60, 1001, dtype=torch.float64)
 weight = condensation.importance(errors, 0.3)
 for answer, chance in [

@@ -11,6 +11,18 @@
 # kind. This page reads the ledger first, then works out the printed costs from network and image sizes, and says where
 # this succeeds.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -373,7 +385,7 @@ traffic.groupby(["column", "profile", "method"]).mean().round(2)
 all_pixels = facts.loc["cifar10", "images"] * pixels["cifar10"]
 even_share = 10 * 4 * counted["cifar10"] / all_pixels
 
-# %% tags=["check", "remove-cell"] name="ex-comm-even"
+# %% name="ex-comm-even" tags=["check", "remove-cell"]
 images_sent = even_share * facts.loc["cifar10", "images"]
 models_sent = 10 * 4 * counted["cifar10"]
 assert abs(images_sent * pixels["cifar10"] / models_sent - 1) < 0.01, (

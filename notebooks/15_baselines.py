@@ -32,6 +32,18 @@
 # five](18_baselines_generators) generate or condense something. How far all come: see their
 # [results](19_baselines_results).
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -148,7 +160,7 @@ for name, average in server.weighted_average(models, sizes).items():
 # A client minimises $F_k(w) + \frac{\mu}{2} \lVert w - w_t \rVert^2$, {eq}`eq:fl-prox`. The gradient of the second
 # term, $\mu (w - w_t)$, pulls back. How far do clients go for different $\mu$?
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(algorithms.find("fedprox").loss)
 
 
@@ -280,7 +292,7 @@ Markdown(
 # The last term is that of the paper's Algorithm 2; its Eq. 3 leaves out the factor $1 - \lambda$ within the bracket, a
 # difference of order $\lambda^2$. Forward differentiation gives the slope along $\bar x$. Averages are sent once.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(fedmix.mixup_loss)
 
 # %% [markdown]

@@ -12,6 +12,18 @@
 # method and what it sent, and it holds *targets*: images of which half are in a client's data and half are not, equally
 # many of each class. It wants to know which are which.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -89,7 +101,7 @@ runs = {
 #
 # which is about normal where $p$ itself is crowded near 1.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(membership.confidence)
 
 # %% [markdown]
@@ -108,7 +120,7 @@ source(membership.confidence)
 # where $\phi(x)$ is the confidence of the model that is attacked. Offline needs no shadow model with the image. The two
 # variances are each one number for all targets, as LiRA's authors advise for fewer than 64 shadow models.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(membership.likelihood_ratios)
 
 # %% [markdown]
@@ -119,7 +131,7 @@ source(membership.likelihood_ratios)
 # them with the method's own recipe. So a shadow run is nothing new: a round of the method, with other data in the
 # client's place. The attack is on the first round. Its uploads depend on one client's data and on no other's.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(attacks.confidences)
 
 # %%
@@ -151,7 +163,7 @@ show(clouds_chart(found["FedAvg"].clients[0].evidence))
 # paper reports, over clients, its maximum, its mean, and the *defence rate*, the share of clients with an AUC of at most
 # 0.5, where lower values count as 0.5.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(membership.defence)
 
 # %% tags=["hide-input"]
@@ -214,7 +226,7 @@ pd.DataFrame(rates).T.rename_axis(["method", "at most"]).round(3)
 # Raising what is below 0.5 to 0.5 lifts the mean, and the maximum over clients is higher still. And the defence rate of
 # an attack that knows *nothing at all* is one half, not one.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(membership.defence_by_chance)
 
 # %% tags=["hide-input"]

@@ -9,6 +9,18 @@
 # {cite:p}`feddm` and DESA {cite:p}`desa` condense images. How far they come stands among the
 # [results](19_baselines_results).
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -218,10 +230,10 @@ show(
 # $L_{tran}$ is minus the divergence of $f(s)$ from the ensemble's answer on the images that the ensemble names rightly
 # and $f$ does not, and 0 on all others; $L_{div}$ follows below.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(dfrd.DFRD.generator_loss)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(dfrd.DFRD.student_loss)
 
 # %% [markdown]
@@ -284,7 +296,7 @@ show(
 # so that the images remain useful while the server moves; $\rho$ is the largest distance from $w_t$, 5 here. The server
 # trains the global model on the images of this round.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(feddm.disturbance)
 
 # %% tags=["hide-input"]
@@ -325,7 +337,7 @@ show(
 # $L_{REG}$ pulls features of a class towards those of its anchors. $Z_i$ is what the *other* clients' models say of the
 # anchors. DESA's paper has no server; FedVCK's comparison has a global model, so models are averaged here.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show it in core"}
+# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
 source(desa.DESA.objective)
 
 # %% tags=["hide-input"]

@@ -28,6 +28,18 @@
 # The paper prints no learning rate and no number of steps. Those of the short run (`SMALL` in `lab.report.lesson`)
 # were chosen by looking at a handful of such runs on digits.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -237,7 +249,7 @@ Markdown(
 # iterations the model is the received one again. Ours is as many steps as the server takes. Then the outer loss jumps
 # up to that of the received model; does it fall further the second time?
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the loop over all clients in core"}
+# %% mystnb={"code_prompt_show": "Show the loop over all clients in core"} tags=["hide-cell"]
 source(bilevel.extract)
 
 # %% tags=["hide-input"]
@@ -378,7 +390,7 @@ def resting_point(w, x, eta):
     return w + (x - w) / eta
 
 
-# %% tags=["check", "remove-cell"] name="ex-mk-hand"
+# %% name="ex-mk-hand" tags=["check", "remove-cell"]
 def slope(made, w, x, eta):
     def half(at, target):
         return (at["w"] - target).square().sum() / 2

@@ -11,6 +11,18 @@
 # `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the one at which most is
 # measured.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 shown = "best"
 
@@ -108,7 +120,7 @@ Markdown(
     f"the best other method there is {rival.idxmax()} with {rival.max()}."
 )
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the cells that decide nothing"}
+# %% mystnb={"code_prompt_show": "Show the cells that decide nothing"} tags=["hide-cell"]
 wide.set_index(["row", "column"])[
     ["measured", "std", "printed", "reason"]
 ].round(2)
@@ -122,7 +134,7 @@ claims_table("fedmk", main=True)
 # %% [markdown]
 # [All claims](50_verdicts) stand among the verdicts. How far the tables are, and what they took:
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all tables and their verdicts"}
+# %% mystnb={"code_prompt_show": "Show all tables and their verdicts"} tags=["hide-cell"]
 progress("fedmk")
 
 # %% tags=["hide-input"]
@@ -152,7 +164,7 @@ table("fedmk", 3, best)
 # The lead of FedMK over the best other method of the column, in points: among the printed rows, and among the tuned
 # ones.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the leads of all columns"}
+# %% mystnb={"code_prompt_show": "Show the leads of all columns"} tags=["hide-cell"]
 filled(pd.DataFrame(ahead))
 
 # %% [markdown]
@@ -336,7 +348,7 @@ by_stretch.rename_axis("rounds").round(1)
 # One seed. Sharing is faster at first; without it the curve falls later, and then much further. So it is not the handing on
 # alone that makes FedMK fall, and what does is open.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the grid"}
+# %% mystnb={"code_prompt_show": "Show the grid"} tags=["hide-cell"]
 table("fedmk", "figure2", best)
 
 # %% [markdown]

@@ -8,6 +8,18 @@
 # they do to a batch, and the paper's comparisons: with another slope (Table 5) and with weights by class (Table 6). What
 # is left without any weights stands among the [ablations](21_fedmk_ablations).
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -59,7 +71,7 @@ full = lesson.run()
 # one: the hardest sample counts at most *twice* as much as one that is perfectly known. $\kappa$ ($\tau$ in the paper)
 # says how fast it rises: it is 0.99 at a loss of $4.6 / \kappa$.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the weights in core"}
+# %% mystnb={"code_prompt_show": "Show the weights in core"} tags=["hide-cell"]
 source(condensation.dynamic_weights)
 
 # %% tags=["hide-input"]
@@ -206,7 +218,7 @@ wins
 # usual one, $\phi_i^c = N^c / (m^c n_{y_i})$, with $m^c$ classes on the client and $n_y$ samples of class $y$: every
 # class weighs the same.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show these weights in core"}
+# %% mystnb={"code_prompt_show": "Show these weights in core"} tags=["hide-cell"]
 source(condensation.class_balanced_weights)
 
 # %% tags=["hide-input"]

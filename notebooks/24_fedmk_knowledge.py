@@ -10,6 +10,18 @@
 # tables the learning rate of the server falls from round to round, as in the [results](22_fedmk_results); in the small
 # runs on this page it is the same in all rounds.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -98,7 +110,7 @@ pd.DataFrame(
 # \quad \text{s.t.} \quad \sum_j \gamma_{ij} = \frac{1}{N}, \qquad \sum_i \gamma_{ij} = \frac{1}{M} .
 # $$ (eq:mk-emd)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the distance in core"}
+# %% mystnb={"code_prompt_show": "Show the distance in core"} tags=["hide-cell"]
 source(earth_movers_distance)
 
 # %% [markdown]
@@ -200,7 +212,7 @@ table("fedmk", 7, best)
 # \Bigl\lVert \frac{\partial \ell(F(x', W), y')}{\partial W} - \nabla W \Bigr\rVert^2 .
 # $$ (eq:mk-dlg)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the attack in core"}
+# %% mystnb={"code_prompt_show": "Show the attack in core"} tags=["hide-cell"]
 source(leakage.deep_leakage)
 
 # %% [markdown]

@@ -9,6 +9,18 @@
 # others, the server trains on all that it got, and on a generator of features, and the whole method runs beside FedAvg.
 # `rounds` must be at least 2, because nobody has knowledge to share in the first.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -301,7 +313,7 @@ Markdown(
 # %% [markdown]
 # Equal rounds are not equal work: 20 batches at this learning rate are little, and an exercise gives FedAvg more.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the bytes by direction and kind"}
+# %% mystnb={"code_prompt_show": "Show the bytes by direction and kind"} tags=["hide-cell"]
 bytes_by_kind(
     {record.experiment.algorithm: record for record in runs}, each_round=False
 )

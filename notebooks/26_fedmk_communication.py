@@ -10,6 +10,18 @@
 # For the ledger, `per_class` is the number of images of each class and `active` that of active clients; the defaults are
 # the paper's.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 per_class = 20
 active = 10
@@ -215,7 +227,7 @@ pd.DataFrame(rows).T.round(1)
 # %% tags=["solution", "remove-cell"]
 most_images = 105_000 // (4 * 28**2 * 10)
 
-# %% tags=["check", "remove-cell"] name="ex-mk-even"
+# %% name="ex-mk-even" tags=["check", "remove-cell"]
 assert most_images == int(most_images), "a whole number"
 assert most_images * 31_360 <= 105_000, "that many cost more than the model"
 assert (most_images + 1) * 31_360 > 105_000, "one more of each class fits"

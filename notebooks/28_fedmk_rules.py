@@ -8,6 +8,18 @@
 # The [tables of FedMK](22_fedmk_results) hold the accuracy after the tenth round. Here are the ten rounds themselves,
 # how steady they are, and what other rules of reporting make of the same runs. `shown` is the profile that is shown.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 shown = "best"
 

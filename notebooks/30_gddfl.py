@@ -27,6 +27,18 @@
 #
 # Digits have 8x8 pixels and the runs are short. So the encoder has two blocks in place of three.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 1.0
@@ -229,10 +241,10 @@ after = made - 0.01 * slope  # a step, and the loss falls
 better = psi.embed(after).mean(0)
 assert (O_T - better).square().sum() + (O_U - better).square().sum() < loss
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show both losses of all classes and clients in core"}
+# %% mystnb={"code_prompt_show": "Show both losses of all classes and clients in core"} tags=["hide-cell"]
 source(shift.ShiftedProblem.loss)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the features of a batch as it is and shifted, in core"}
+# %% mystnb={"code_prompt_show": "Show the features of a batch as it is and shifted, in core"} tags=["hide-cell"]
 source(shift.ShiftedProblem.block)
 
 # %% [markdown]
@@ -263,7 +275,7 @@ most = clients * len(classes) * images_per_class * one
 assert run.results[-1].up == held * images_per_class * one <= most
 Markdown(f"The network that is trained on this reaches {run.accuracy:.1f}%.")
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show what the server does, in core"}
+# %% mystnb={"code_prompt_show": "Show what the server does, in core"} tags=["hide-cell"]
 source(one_shot.OneShot.server_update)
 
 # %% [markdown]
@@ -313,7 +325,7 @@ show(
 # %% tags=["solution", "remove-cell"]
 bytes_by_post = 10 * 2 * 10 * (3 * 224**2 + 1)
 
-# %% tags=["check", "remove-cell"] name="ex-gdd-post"
+# %% name="ex-gdd-post" tags=["check", "remove-cell"]
 assert abs(bytes_by_post / 200 / 150_529 - 1) < 0.01, (
     "200 images, of each a byte a value, and one for the label"
 )

@@ -10,6 +10,18 @@
 # Algorithm 1 shifts the *images*. Two readings in two places make four methods. This page looks at each of them; [the
 # next one](33_gddfl_devices) runs them, and has the table that compares them.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 encoder_depth = 2
@@ -104,7 +116,7 @@ pd.DataFrame(looks).T.round(1)
 # The other place is an inner layer: the maps after the first block of the encoder. The code puts the same shift there
 # with a hook:
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the hook in core"}
+# %% mystnb={"code_prompt_show": "Show the hook in core"} tags=["hide-cell"]
 source(shift.Change.at)
 
 
@@ -337,7 +349,7 @@ pd.DataFrame(found).T.round(0)
 # %% tags=["solution", "remove-cell"]
 largest_change = 0.0
 
-# %% tags=["check", "remove-cell"] name="ex-shift-one"
+# %% name="ex-shift-one" tags=["check", "remove-cell"]
 alone = shift.uncertain_shift(batch[:1], 1.0, Rng(0)) - batch[:1]
 assert abs(largest_change - alone.abs().max().item()) < 1e-5, (
     "what is the spread of the statistics of one image?"

@@ -13,6 +13,18 @@
 # `example_hits` and `example_alarms` are of the model in the small example: the shares of melanomas that it finds, and
 # of other lesions that it takes for melanomas.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 example_hits = 0.5
 example_alarms = 0.2
@@ -178,7 +190,7 @@ reading = pd.DataFrame(reading).T
 scores_of = ["weighted F1", "2PR/(P+R)", "printed F1"]
 reading.drop(columns=scores_of).astype({"true alarms (%)": float})
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show F1 of all rows"}
+# %% mystnb={"code_prompt_show": "Show F1 of all rows"} tags=["hide-cell"]
 reading[scores_of].astype(float).round(2)
 
 # %% tags=["hide-input"]

@@ -7,6 +7,18 @@
 # [The chapter before](47_many_teachers) mixed the answers of clients' networks, each of which has seen other classes.
 # Here a student learns to give the mixed answers. It needs inputs to ask about, but no labels.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 width = 16
@@ -141,7 +153,7 @@ Markdown(
 # Many small networks on one batch keep a processor waiting for many small kernels. Networks of one architecture can
 # run as one: side by side, as one network with as many times the channels; others run one by one.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show how core runs them together"}
+# %% mystnb={"code_prompt_show": "Show how core runs them together"} tags=["hide-cell"]
 source(Stacked.run_together)
 
 # %% tags=["hide-input"]

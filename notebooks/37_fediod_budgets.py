@@ -10,6 +10,18 @@
 # small runs has the adversarial loss only, as in the authors' script for skewed data, and the student takes
 # `student_steps` for each of its steps.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -130,7 +142,7 @@ filled(small, "{:.2f}", "none").assign(steps=small["steps"].astype(int))
 # + \mathcal{N}(0, \sigma_v^2) \Bigr\} .
 # $$ (eq:iop-votes)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show noisy_votes in core"}
+# %% mystnb={"code_prompt_show": "Show noisy_votes in core"} tags=["hide-cell"]
 source(noisy_votes)
 
 # %% [markdown]

@@ -9,6 +9,18 @@
 # worth. This page looks at them from inside: equation beside equation, and what each pulls at. One of them turns a sign:
 # what the printed generator is rewarded for, the released one is punished for.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.3
@@ -74,7 +86,7 @@ runs = {
 # with all probabilities cut off below 0.01 and above 0.99. Three things are different: weights, the order of the two
 # distributions, and the sign. A generator that minimises it looks for images on which the teachers *agree*.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show reversed_divergence in core"}
+# %% mystnb={"code_prompt_show": "Show reversed_divergence in core"} tags=["hide-cell"]
 source(distillation.reversed_divergence)
 
 # %% [markdown]
@@ -170,7 +182,7 @@ pd.DataFrame(cut_off).T.round(1).rename_axis("probabilities")
 # L_\text{balance} = \sum_k \pi_k \sum_c \bar q_k^c \log_2 \bar q_k^c .
 # $$ (eq:ior-balance)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show balance_loss in core"}
+# %% mystnb={"code_prompt_show": "Show balance_loss in core"} tags=["hide-cell"]
 source(distillation.balance_loss)
 
 # %% [markdown]
@@ -230,7 +242,7 @@ pulls[["weight", "pull"]].round(2)
 # edge: with $\pi_k$ where print has it the best $D_k$ is $P_g / (\pi_k P_k + P_g)$, as released $P_g / (P_k + P_g)$. It
 # is sure only where one density vanishes.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show gan_losses in core"}
+# %% mystnb={"code_prompt_show": "Show gan_losses in core"} tags=["hide-cell"]
 source(distillation.gan_losses)
 
 # %% tags=["hide-input"]
@@ -310,7 +322,7 @@ Markdown(
 # As printed, generator and student take a step each, on the same images. The released student takes five, each on
 # fresh noise. Every one is a batch down and answers up for each client: see "MB sent" [there](44_fediod_paper_vs_released).
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show step in core"}
+# %% mystnb={"code_prompt_show": "Show step in core"} tags=["hide-cell"]
 source(find("fediod").step)
 
 # %% [markdown]

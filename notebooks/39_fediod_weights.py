@@ -9,6 +9,18 @@
 # discriminators {eq}`eq:iod-importance`. In a run the weights, the temperature $\tau$ and the generator's images
 # change together, and [Table 6](42_fediod_ablations) has only their sum. Here the images are held.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.3
@@ -62,7 +74,7 @@ def how_generated(inputs):
     return distillation.generated(answers(side.judges, inputs))
 
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show class_input_importance in core"}
+# %% mystnb={"code_prompt_show": "Show class_input_importance in core"} tags=["hide-cell"]
 source(distillation.class_input_importance)
 
 # %% [markdown]

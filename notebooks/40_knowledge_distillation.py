@@ -9,6 +9,18 @@
 # with different networks can teach one student. This chapter has one teacher; what goes wrong with [many
 # teachers](47_many_teachers) is the next one. [FedIOD](41_fediod) is built on both.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 width = 16
@@ -324,7 +336,7 @@ Markdown(
 teacher_q = [1.0, 0.0]
 student_q = [0.7, 0.3]
 
-# %% tags=["check", "remove-cell"] name="ex-kd-printed"
+# %% name="ex-kd-printed" tags=["check", "remove-cell"]
 q, q_hat = torch.tensor(teacher_q), torch.tensor(student_q)
 assert q.shape == q_hat.shape, "both are chances of the same classes"
 for chances in (q, q_hat):

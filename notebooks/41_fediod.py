@@ -27,6 +27,18 @@
 # weights of losses are as printed. The game's rate is twice the printed one, the student's ten times, batches are half
 # as large and the networks narrower.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.3
@@ -77,7 +89,7 @@ show(lesson.partition_plot())
 # Plain training on the client's own data. Teachers may have different architectures (`teacher_models`). A teacher
 # cannot be better than the share of the test images whose class it has seen.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the training of a teacher in core"}
+# %% mystnb={"code_prompt_show": "Show the training of a teacher in core"} tags=["hide-cell"]
 source(train_teacher)
 
 # %% tags=["hide-input"]
@@ -133,7 +145,7 @@ Markdown(
 # "One-way" means that no network is sent. It does not mean that the clients speak once: all this crosses the network
 # in *each* step, for each client.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the step in core"}
+# %% mystnb={"code_prompt_show": "Show the step in core"} tags=["hide-cell"]
 source(find("fediod").step)
 
 # %% tags=["hide-input"]
@@ -268,7 +280,7 @@ show(
 # %% [markdown]
 # No equation asks for all classes: the authors' code adds a term for it (`balance`).
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the same on real images, and how many classes the images show"}
+# %% mystnb={"code_prompt_show": "Show the same on real images, and how many classes the images show"} tags=["hide-cell"]
 compared = {
     "generated, at the start": seen.iloc[0],
     "generated, at the end": seen.iloc[-1],
@@ -296,7 +308,7 @@ pd.DataFrame(
 # \min_G \; L_\text{conf} + L_\text{unique} - L_\text{mimic} - \sum_k L_\text{gan}^k .
 # $$ (eq:iod-generator)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show what the server learns from answers, in core"}
+# %% mystnb={"code_prompt_show": "Show what the server learns from answers, in core"} tags=["hide-cell"]
 source(Server.learn)
 
 # %% [markdown]
@@ -388,7 +400,7 @@ def best_answer(generated, mine, share):
     return float(generated > share * mine)
 
 
-# %% tags=["check", "remove-cell"] name="ex-iod-best"
+# %% name="ex-iod-best" tags=["check", "remove-cell"]
 grid = torch.linspace(0, 1, 101)
 cases = [(0.5, 2.0, 0.1), (0.5, 2.0, 0.9), (3.0, 2.0, 0.9)]
 for generated, mine, share in [*cases, (0.5, 0.8, 1), (0.05, 0.1, 1)]:

@@ -10,6 +10,18 @@
 # says what is assumed. [What it costs](37_fediod_budgets) comes next, with Table 5; what the images themselves give away
 # [has a page](48_fediod_images) too.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -109,7 +121,7 @@ pd.DataFrame(sent, columns=names).groupby(names, sort=False).size().rename(
 # \Delta = 2 B \sqrt{N} .
 # $$ (eq:iop-noise)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show clip_and_noise in core"}
+# %% mystnb={"code_prompt_show": "Show clip_and_noise in core"} tags=["hide-cell"]
 source(clip_and_noise)
 
 # %% tags=["hide-input"]
@@ -141,7 +153,7 @@ pd.Series(
 # The book takes the accountant of the library Opacus, which turns the same divergence into $\varepsilon$ a little more
 # tightly:
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show spent_epsilon in core"}
+# %% mystnb={"code_prompt_show": "Show spent_epsilon in core"} tags=["hide-cell"]
 source(spent_epsilon)
 
 # %% [markdown]
@@ -185,7 +197,7 @@ pd.DataFrame(
 # the least $\nu$, and by {eq}`eq:iop-exact` the least $\varepsilon$, with 95% confidence. It must not exceed what is
 # claimed. Three faults show what it sees.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show audited_epsilon in core"}
+# %% mystnb={"code_prompt_show": "Show audited_epsilon in core"} tags=["hide-cell"]
 source(audited_epsilon)
 
 # %% tags=["hide-input"]

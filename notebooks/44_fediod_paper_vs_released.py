@@ -9,6 +9,18 @@
 # measured alone; `Settings.released()` has those of its script for $\alpha = 1$. Further settings stand for what print
 # leaves open. What the released losses ask for [has a page](38_fediod_released_losses).
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.3
@@ -343,5 +355,5 @@ gained.groupby("tests")["gain"].agg(["size", "mean", "max"]).set_axis(
 draws = torch.randn(2_000, 500, generator=Rng(0).generator())
 gain = 0.5 * draws.max(1).values.mean().item()
 
-# %% tags=["check", "remove-cell"] name="ex-ior-choice"
+# %% name="ex-ior-choice" tags=["check", "remove-cell"]
 assert 1.4 < gain < 1.6, "the mean of the largest of 500 draws, in points"

@@ -10,6 +10,18 @@
 # student takes `student_steps` for each of its steps. What a client's *answers* give away is another matter:
 # [differential privacy](43_fediod_privacy).
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -82,7 +94,7 @@ Markdown(f"Accuracy of the student: {run.accuracy:.1f}%.")
 # It lies between 1 and the number of classes $C$. The right side is the divergence {eq}`eq:iod-unique` once more: there
 # between teachers, for one image; here between images, for one classifier.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show exponential_score in core"}
+# %% mystnb={"code_prompt_show": "Show exponential_score in core"} tags=["hide-cell"]
 source(image_quality.exponential_score)
 
 # %% [markdown]
@@ -200,7 +212,7 @@ pd.Series(same).rename_axis("Table 7").to_frame("Table 6")
 # weights, which needs no download. Numbers of two networks cannot be compared, and their order need not be the same:
 # compare within a column.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show frechet_distance in core"}
+# %% mystnb={"code_prompt_show": "Show frechet_distance in core"} tags=["hide-cell"]
 source(image_quality.frechet_distance)
 
 # %% tags=["hide-input"]
@@ -252,7 +264,7 @@ Markdown(
 # one small batch; FedAvg sends the sum of many steps. So this is the best case for the attacker: one image at a time.
 
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show victim in core"}
+# %% mystnb={"code_prompt_show": "Show victim in core"} tags=["hide-cell"]
 source(victim)
 
 # %% tags=["hide-input"]

@@ -8,6 +8,18 @@
 # 6](42_fediod_ablations) switches them on one after the other. Here all networks are held, and each term alone moves
 # the pixels of an image.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.3
@@ -48,10 +60,10 @@ full = lesson.run()
 # In the code each term that the teachers' answers decide is one line with a factor of its own. The temperature of
 # $L_\text{mimic}$ is a setting, too:
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show shaping in core"}
+# %% mystnb={"code_prompt_show": "Show shaping in core"} tags=["hide-cell"]
 source(Server.shaping)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show mimic in core"}
+# %% mystnb={"code_prompt_show": "Show mimic in core"} tags=["hide-cell"]
 source(Server.mimic)
 
 # %% [markdown]

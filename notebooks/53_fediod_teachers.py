@@ -12,6 +12,18 @@
 # `student_steps` is how often the student learns for each step of the generator; `shown` names the profile of the
 # records, "best" the one with most of them.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.3
@@ -129,7 +141,7 @@ Markdown(
 # ensemble a strict bound: a student may be right where it is wrong. The two differences, from the student to the
 # ensemble and from there to 100%, add up to the error; they say where to look first, not why.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the test of the ensemble in core"}
+# %% mystnb={"code_prompt_show": "Show the test of the ensemble in core"} tags=["hide-cell"]
 source(ensemble_accuracy)
 
 # %% [markdown]
@@ -349,7 +361,7 @@ def bounds(a, g):
     return max(0, a + g - 1), 1 - abs(a - g)
 
 
-# %% tags=["check", "remove-cell"] name="ex-iot-bounds"
+# %% name="ex-iot-bounds" tags=["check", "remove-cell"]
 import torch
 
 

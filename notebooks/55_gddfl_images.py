@@ -12,6 +12,18 @@
 #
 # `shown` is the profile that the tables show; "best" is the one at which most is measured.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 shown = "best"
 
@@ -95,7 +107,7 @@ Markdown(
     else "Not measured at this profile."
 )
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers"}
+# %% mystnb={"code_prompt_show": "Show the numbers"} tags=["hide-cell"]
 table("gddfl", "ladder", best)
 
 # %% [markdown]
@@ -140,7 +152,7 @@ beside.reindex(columns=["its plain row", "DM, not moved", "R.S.@40"])
 # Points of AUC above another row, means over seeds: the same method's first row, DM's real images that are not moved,
 # and as many random real images (with the same network of the server).
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the numbers of all starts"}
+# %% mystnb={"code_prompt_show": "Show the numbers of all starts"} tags=["hide-cell"]
 table("gddfl", "starts", best)
 
 # %% [markdown]
@@ -207,7 +219,7 @@ Markdown(
 # %% tags=["solution", "remove-cell"]
 price = 300 * (2 * 64 + 3 * 20) / (50 * 3 * 20)
 
-# %% tags=["check", "remove-cell"] name="ex-gddw-price"
+# %% name="ex-gddw-price" tags=["check", "remove-cell"]
 assert abs(price / 18.8 - 1) < 0.01, (
     "real images pass forwards, condensed ones both ways"
 )

@@ -8,6 +8,18 @@
 # (`core.federation.uploads`: the declared form, finite numbers, no negative variance, no more samples than announced,
 # a bound on the length of an update). What passes may still be hostile.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.05
@@ -248,7 +260,7 @@ costs.rename(columns="seed {}".format).assign(mean=costs.mean(axis=1)).round(1)
 least_lie = 10 - 1
 kept_share = (10 - 2) / 10
 
-# %% tags=["check", "remove-cell"] name="ex-robust-lie"
+# %% name="ex-robust-lie" tags=["check", "remove-cell"]
 zero = {"w": torch.zeros(1, dtype=torch.float64)}
 
 

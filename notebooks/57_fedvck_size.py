@@ -13,6 +13,18 @@
 #
 # `size` is the profile; the tables of this page are meant for `converged` alone.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 size = "converged"
 
@@ -156,7 +168,7 @@ pd.DataFrame(
 # print, while real images come near it. So real images put FedDM ahead here, but this does not show that the printed
 # lead is one of starts.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
+# %% mystnb={"code_prompt_show": "Show the table"} tags=["hide-cell"]
 table("fedvck", "nearest", size)
 
 # %% [markdown]
@@ -231,7 +243,7 @@ Markdown(
     else "Not measured yet."
 )
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
+# %% mystnb={"code_prompt_show": "Show the table"} tags=["hide-cell"]
 table("fedvck", "stl10", size)
 
 # %% [markdown]
@@ -293,7 +305,7 @@ Markdown(
     )
 )
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
+# %% mystnb={"code_prompt_show": "Show the table"} tags=["hide-cell"]
 table("fedvck", "rivals", size)
 
 # %% [markdown]
@@ -343,7 +355,7 @@ ends = ["lead", "low", "high", "seeds"]
 led = pd.DataFrame.from_dict(led, orient="index", columns=ends).round(1)
 led.set_index(pd.MultiIndex.from_tuples(led.index)) if len(led) else led
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table"}
+# %% mystnb={"code_prompt_show": "Show the table"} tags=["hide-cell"]
 table("fedvck", "medical", size)
 
 # %% [markdown]
@@ -386,7 +398,7 @@ seeds_needed = next(
     n for n in range(2, 100) if t.ppf(0.95, n - 1) * 8 / n**0.5 <= 3
 )
 
-# %% tags=["check", "remove-cell"] name="ex-vckz-seeds"
+# %% name="ex-vckz-seeds" tags=["check", "remove-cell"]
 from scipy.stats import t as student
 
 wide, narrow = (

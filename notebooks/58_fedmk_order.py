@@ -10,6 +10,18 @@
 # this; training runs and accuracy rises. Here is what it does; [the next page](59_fedmk_versions) asks whether it explains
 # what FedMK prints for its rivals.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 dataset = "digits"
 alpha = 0.5
@@ -61,7 +73,7 @@ task = lesson.task
 #
 # The client with the most images, its batches in a random order and class by class: how many classes they have.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the batches in core"}
+# %% mystnb={"code_prompt_show": "Show the batches in core"} tags=["hide-cell"]
 source(in_order)
 
 # %% tags=["hide-input"]

@@ -9,6 +9,18 @@
 # January 2022. FedMK was submitted in that year and does not say which version its rivals are. Here are both, beside
 # print. `rule` says by which rule the last table reads a run: `last`, `five best` or `before`.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %% tags=["parameters"]
 rule = "last"
 
@@ -31,7 +43,7 @@ from lab.report.texts import Markdown
 # MNIST. It has none for CIFAR-10 or for the split of Table 3: somebody wrote one, and it may store images in another
 # order. A loader that does not shuffle keeps that order; the columns *mixed* have it so.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all numbers"}
+# %% mystnb={"code_prompt_show": "Show all numbers"} tags=["hide-cell"]
 table("fedmk", "protocol", "paper")
 
 # %% [markdown]
@@ -284,7 +296,7 @@ Markdown(
 # %% [markdown]
 # So on CIFAR-10 the number of such a baseline hangs on values that somebody chose and did not print.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show all numbers"}
+# %% mystnb={"code_prompt_show": "Show all numbers"} tags=["hide-cell"]
 table("fedmk", "generator", "paper")
 
 # %% [markdown]

@@ -19,6 +19,18 @@
 # tuned "from 0.001 to 0.01", all else "as suggested in the original papers". It says neither how many tries a method
 # had nor on which data they were judged.
 
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
+import importlib.util
+import sys
+
+if importlib.util.find_spec("core") is None:
+    address = "https://github.com/OWNER/REPOSITORY"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {address} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
 # %%
 import pandas as pd
 import torch
@@ -348,7 +360,7 @@ points_ahead = (
     .item()
 )
 
-# %% tags=["check", "remove-cell"] name="ex-tuning-two"
+# %% name="ex-tuning-two" tags=["check", "remove-cell"]
 assert 2.19 < points_ahead < 2.31, "the mean of the largest of 50 draws"
 
 # %% [markdown]
@@ -372,7 +384,7 @@ assert 2.19 < points_ahead < 2.31, "the mean of the largest of 50 draws"
 # %% tags=["solution", "remove-cell"]
 standard_error = (0.85 * 0.15 / 524) ** 0.5
 
-# %% tags=["check", "remove-cell"] name="ex-tuning-size"
+# %% name="ex-tuning-size" tags=["check", "remove-cell"]
 drawn = torch.rand(4000, 524, generator=Rng(0).at("coins").generator()) < 0.85
 spread = drawn.float().mean(1).std().item()
 assert abs(standard_error / spread - 1) < 0.05, (

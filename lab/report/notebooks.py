@@ -308,71 +308,57 @@ def _models() -> list[str]:
 # ---- the pair .py and .ipynb
 
 
-#: the first code cell of every notebook that leaves this folder. `core` reads the tables and
-#: records that lie beside it, so the whole repository is fetched, and imported from where it lies.
+#: the second cell of every notebook. `core` reads the tables and records that lie beside it, so the
+#: whole repository is fetched, and imported from where it lies; nobody owns the placeholder address.
 SETUP = """\
-# In Colab and the like: fetch the book and install what its package `core` needs.
-# Nothing happens where `core` is installed.
+# %% tags=["setup", "remove-cell"]
+# Where `core` is missing, as on Colab: fetch the book and what it needs.
 import importlib.util
-import subprocess
 import sys
 
 if importlib.util.find_spec("core") is None:
-    address, folder = "{address}", "fedcon-book"
-    for command in (
-        ["git", "clone", "-q", "--depth", "1", address, folder],
-        [sys.executable, "-m", "pip", "install", "-q", "-e", f"./{{folder}}[pages]"],
-    ):
-        subprocess.run(command, check=True)
-    sys.path.insert(0, folder)"""
+    address = "{address}"
+    assert "OWNER/" not in address, "this copy has no public address yet"
+    get_ipython().system(f"git clone -q --depth 1 {{address}} fedcon-book")
+    get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
+    sys.path.insert(0, "fedcon-book")
+
+"""
+_SETUP = re.compile(r'# %% tags=\["setup", "remove-cell"\]\n.*?(?=# %%)', re.DOTALL)
 
 
-def setup() -> str:
-    """The cell `SETUP` with the repository's address, which stands in `_config.yml`."""
+def with_setup(source: Path) -> str:
+    """The text of a .py with the setup cell, which has the address of `_config.yml`, as its second cell."""
     import yaml
 
     settings = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-    return SETUP.format(address=settings["repository"]["url"].rstrip("/"))
-
-
-def for_readers(source: Path) -> Any:
-    """The notebook (nbformat's node) that a reader opens: the cells of a .py below the setup cell,
-    no outputs, the same identifiers every time.
-    """
-    nbformat = needed("nbformat")
-    notebook = read(source)
-    # an .ipynb that was edited and brought back brought its setup cell along
-    notebook.cells = [
-        cell for cell in notebook.cells if "setup" not in cell.metadata.get("tags", [])
-    ]
-    notebook.nbformat, notebook.nbformat_minor = 4, 5
-    notebook.metadata = nbformat.from_dict(
-        {"kernelspec": KERNEL, "jupytext": {"formats": "ipynb,py:percent"}}
-    )
-    for number, cell in enumerate(notebook.cells):
-        cell["id"] = f"cell-{number:03d}"
-        cell.metadata.pop("lines_to_next_cell", None)  # how jupytext lays out the .py
-        if cell.cell_type == "code":
-            cell["outputs"], cell["execution_count"] = [], None
-    first = nbformat.v4.new_code_cell(
-        setup(), id="setup", metadata={"tags": ["setup", "remove-cell"]}
-    )
-    notebook.cells.insert(1, first)
-    nbformat.validate(notebook)
-    return notebook
+    cell = SETUP.format(address=settings["repository"]["url"].rstrip("/"))
+    text = _SETUP.sub("", source.read_text(encoding="utf-8"))
+    first, mark, rest = text.partition("\n# %%")
+    return f"{first}\n{cell}{mark[1:]}{rest}"
 
 
 def paired(source: Path) -> str:
-    """The text of the .ipynb that belongs to a .py."""
-    return needed("nbformat").writes(for_readers(source)) + "\n"
+    """The text of the .ipynb that belongs to a .py: what jupytext makes of it, with the same
+    identifiers every time.
+    """
+    nbformat = needed("nbformat")
+    notebook = read(source)
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL})
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number:03d}"
+    return nbformat.writes(notebook) + "\n"
 
 
 def sync(folder: Path = NOTEBOOKS) -> list[Path]:
-    """Write every .ipynb of a folder again from its .py, and return those that changed."""
+    """Bring the setup cell of every .py of a folder up to date, write its .ipynb again, and return the
+    files that changed.
+    """
     changed = []
     for source in sorted(folder.glob("*.py")):
-        target, text = source.with_suffix(".ipynb"), paired(source)
-        if not target.is_file() or target.read_text(encoding="utf-8") != text:
-            target.write_text(text, encoding="utf-8")
-            changed.append(target)
+        for file, made in ((source, with_setup), (source.with_suffix(".ipynb"), paired)):
+            text = made(source)
+            if not file.is_file() or file.read_text(encoding="utf-8") != text:
+                file.write_text(text, encoding="utf-8")
+                changed.append(file)
     return changed

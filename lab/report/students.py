@@ -24,7 +24,7 @@ def student(source: str | Path, here: Container[str] | None = None) -> Any:
     Raises InputError when an exercise does not name the answers that its check asks for.
     """
     source = notebooks.find(source)
-    notebook = notebooks.for_readers(source)
+    notebook = notebooks.read(source)
     texts = {one.label: one.text for one in classroom.exercises(source)}
     beside = {path.stem for path in notebooks.NOTEBOOKS.glob("*.py")} if here is None else here
     solution, cells = "", list[Any]()

@@ -36,31 +36,6 @@ def test_no_text_stands_beside_the_mark_of_a_cell(source):
 
 
 @every
-def test_the_pair_agrees(source):
-    jupytext = pytest.importorskip("jupytext")
-    pair = source.with_suffix(".ipynb")
-    assert pair.is_file(), f"{pair.name} is missing: make sync"
-    wanted = [
-        (cell.cell_type, cell.source, tuple(cell.metadata.get("tags", [])))
-        for cell in jupytext.read(source, fmt="py:percent").cells
-    ]
-    wanted.insert(1, ("code", notebooks.setup(), ("setup", "remove-cell")))
-    assert cells(pair) == wanted, f"{pair.name} differs from {source.name}: make sync"
-
-
-@every
-def test_no_outputs_are_committed(source):
-    for cell in json.loads(source.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]:
-        assert not cell.get("outputs") and cell.get("execution_count") is None
-
-
-def test_every_ipynb_has_a_source():
-    assert {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")} == {
-        path.stem for path in SOURCES
-    }
-
-
-@every
 def test_it_opens_with_a_title_a_question_and_what_it_takes(source):
     kind, text, _ = cells(source.with_suffix(".ipynb"))[0]
     assert kind == "markdown" and text.startswith("# ")

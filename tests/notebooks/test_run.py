@@ -213,11 +213,3 @@ def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, mo
     assert executing.fingerprint(tiny, "here") != before != executing.fingerprint(tiny, "there")
     with pytest.raises(InputError, match=r"tiny.py stopped with ZeroDivisionError"):
         executing.execute_all([tiny], tmp_path / "executed")
-
-
-def test_sync_writes_what_changed_and_the_same_bytes_every_time(tiny):
-    assert notebooks.sync(tiny.parent) == [tiny.with_suffix(".ipynb")]
-    assert notebooks.sync(tiny.parent) == []
-    pair = json.loads(tiny.with_suffix(".ipynb").read_text())
-    assert [cell["id"] for cell in pair["cells"]] == ["cell-000", "setup", "cell-001", "cell-002"]
-    assert all(not cell.get("outputs") for cell in pair["cells"])

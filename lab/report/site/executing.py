@@ -85,7 +85,7 @@ def _run(source: Path, target: Path, key: str, papermills: Executor) -> str:
 
 def _execute(source: Path, target: Path, started: tuple[str, int] | None) -> None:
     with kernels.manager(*started) if started else nullcontext() as kernel:
-        notebooks.execute(notebooks.for_readers(source), source, target, {}, kernel)
+        notebooks.execute(notebooks.read(source), source, target, {}, kernel)
 
 
 def _stamp(target: Path) -> Path:
