@@ -1,138 +1,112 @@
-"""The authors' FedVCK, from a checkout of their repository: a round of it, as
-`benchmarks.runs` times it. Nothing of their code is here; what `run.sh` of theirs states
-is stated here too.
+"""FedVCK beside its authors' code (https://github.com/Youth-49/FedVCK_2024), from a checkout: time and
+accuracy on the same clients and test images. Nothing of their code is here; what their `run.sh` states
+for CIFAR-10 is stated here too.
+
+    python benchmarks/authors.py ../FedVCK_2024
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import os
+import io
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from core.errors import InputError
-from core.federation import Client, Task
+from core.federation import Client, Runtime, Task, distribute
+from core.models import kernels
+from timing import accuracy, clock, keep, options, race, some_of, whole_run
 
-#: the modules that a round needs
-MODULES = ("src.client", "src.server", "src.utils", "dataset.data.dataset")
-AUGMENTED = {"dsa": True, "dsa_strategy": "color_crop_cutout_flip_scale_rotate", "con_temp": 0.1}
-#: their CIFAR-10 line of run.sh, with as many images a class as are asked for
-CONDENSATION: dict[str, Any] = {
-    "compression_ratio": 0.0,
-    "init": "random_noise",
-    "clip_norm": 30.0,
-    "kernel": "linear",
-    "image_lr": 1.0,
-    "image_momentum": 0.5,
-    "image_weight_decay": 0.0,
-    "gamma": 1.0,
-    "lamda": 0.5,
-    "b": 0.3,
+CLIENTS, ROUNDS, ITERATIONS, CONDENSED, REAL, BATCH, EPOCHS = 10, 2, 40, 5, 16, 64, 60
+SHARED = {"dsa": True, "dsa_strategy": "color_crop_cutout_flip_scale_rotate", "con_temp": 0.1}
+CLIENT: dict[str, Any] = {
+    **{"compression_ratio": 0.0, "init": "random_noise", "clip_norm": 30.0, "kernel": "linear"},
+    **{"image_lr": 1.0, "image_momentum": 0.5, "image_weight_decay": 0.0},
+    **{"gamma": 1.0, "lamda": 0.5, "b": 0.3},
     # networks that clients would train; no round does
-    "lr": 0.01,
-    "momentum": 0.5,
-    "weight_decay": 0.0,
-    "local_ep": 40,
+    **{"lr": 0.01, "momentum": 0.5, "weight_decay": 0.0, "local_ep": 40},
 }
-TRAINING: dict[str, Any] = {
-    "global_model_name": "ConvNetBN",
-    "join_ratio": 1.0,
-    "lr_server": 0.005,
-    "momentum_server": 0.9,
-    "weight_decay_server": 1e-6,
-    "lr_head": 0.01,
-    "momentum_head": 0.9,
-    "weight_decay_head": 0.0,
-    "weighted_matching": False,
-    "weighted_sample": False,
-    "weighted_mmd": True,
-    "contrastive_way": "supcon_asym_syn",
-    "con_beta": 0.1,
-    "preserve_all": False,
-    "eval_gap": 1,
-    "train_set": None,
-    "test_set": None,
-    "model_identification": "",
+SERVER: dict[str, Any] = {
+    **{"global_model_name": "ConvNetBN", "join_ratio": 1.0, "lr_server": 0.005},
+    **{"momentum_server": 0.9, "weight_decay_server": 1e-6},
+    **{"lr_head": 0.01, "momentum_head": 0.9, "weight_decay_head": 0.0},
+    **{"weighted_matching": False, "weighted_sample": False, "weighted_mmd": True},
+    **{"contrastive_way": "supcon_asym_syn", "con_beta": 0.1, "preserve_all": False, "eval_gap": 1},
+    **{"train_set": None, "test_set": None, "model_identification": ""},
 }
 
 
-def modules(checkout: Path) -> list[ModuleType]:
-    """Their modules, made to run without an NVIDIA card. Raises InputError where there are none."""
-    missing = [name for name in MODULES if not (checkout / f"{name.replace('.', '/')}.py").exists()]
-    if missing:
-        raise InputError(
-            f"{checkout} is no checkout of the authors' FedVCK: it has no {missing[0]} "
-            "(git clone https://github.com/Youth-49/FedVCK_2024)"
-        )
-    sys.path.insert(0, str(checkout.resolve()))
-    try:
-        found = [importlib.import_module(name) for name in MODULES]
-    except ImportError as error:
-        raise InputError(f"the authors' code does not load: {error}") from None
-    finally:
-        sys.path.remove(str(checkout.resolve()))
-    for module in found:  # they look at the memory of a card between steps
-        module.get_gpu_mem_info = lambda *_: (0, 0, 0)  # type: ignore[attr-defined]
-    return found
-
-
-def fedvck(
-    checkout: Path,
-    task: Task,
-    clients: Sequence[Client],
-    iterations: int,
-    condensed: int,
-    real_batch: int,
-    batch: int,
-    epochs: int,
-    rounds: int = 1,
-) -> Callable[[], nn.Module]:
-    """Rounds with their server, which is tested on one image; ConvNet-128, float32. What is called
-    returns the server's network.
-    """
-    of_client, of_server, utils, dataset = modules(checkout)
+def theirs(task: Task, clients: list[Client]) -> nn.Module:
+    """The server's network after their rounds, by ConvNet-128 in float32 from a seed of the clock."""
+    names = ("src.client", "src.server", "src.utils", "dataset.data.dataset")
+    modules = of_client, of_server, utils, dataset = [importlib.import_module(n) for n in names]
+    for module in modules:  # they look at the memory of a card between steps
+        module.get_gpu_mem_info = lambda *_: (0, 0, 0)
     data, device = task.dataset, task.runtime.device
     info = {"name": data.name, "channel": data.channels, "im_size": (data.size, data.size)}
     info["num_classes"] = data.num_classes
-    parts = []
-    for client in clients:
-        pairs = list(zip(data.normalise(client.images), client.labels.tolist(), strict=True))
-        own = sorted(set(client.labels.tolist()))
-        images = dataset.PerLabelDatasetNonIID(pairs, own, data.channels, device)
-        parts.append({"cid": client.id, "train_set": images, "classes": own})
     test = [(data.normalise(data.test.images[:1]), data.test.labels[:1])]
-    shared = {"dataset_info": info, "ipc": condensed, "device": device, **AUGMENTED}
-    # they take one iteration more, and one epoch
-    condensing = {"dc_iterations": iterations - 1, "real_batch_size": real_batch, **CONDENSATION}
-    training = {"batch_size": batch, "model_epochs": epochs - 1, "test_loader": test, **TRAINING}
-    training |= {"topk": min(5, data.num_classes), "communication_rounds": rounds}
-
-    def run() -> nn.Module:
-        with _apart() as folder:
-            here = {**shared, "save_root_path": folder}
-            learners = [of_client.Client(**part, **condensing, **here) for part in parts]
-            model = utils.get_model("ConvNetBN", info)
-            of_server.Server(global_model=model, clients=learners, **training, **here).fit()
-            return model
-
-    return run
-
-
-@contextlib.contextmanager
-def _apart() -> Iterator[str]:
-    """A folder for what they write. They seed PyTorch's generator by the clock, and print."""
     with (
         torch.random.fork_rng(),
         tempfile.TemporaryDirectory() as folder,
-        Path(os.devnull).open("w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stdout(io.StringIO()),
     ):
-        yield folder
+        shared = {**SHARED, "dataset_info": info, "ipc": CONDENSED, "device": device}
+        shared["save_root_path"] = folder
+        learners = []
+        for client in clients:
+            own = sorted(set(client.labels.tolist()))
+            pairs = list(zip(data.normalise(client.images), client.labels.tolist(), strict=True))
+            images = dataset.PerLabelDatasetNonIID(pairs, own, data.channels, device)
+            # they take one iteration more, and one epoch
+            plan = {"dc_iterations": ITERATIONS - 1, "real_batch_size": REAL, **CLIENT, **shared}
+            learners.append(of_client.Client(cid=client.id, train_set=images, classes=own, **plan))
+        model = utils.get_model("ConvNetBN", info)
+        plan = {"batch_size": BATCH, "model_epochs": EPOCHS - 1, "communication_rounds": ROUNDS}
+        plan |= {"topk": min(5, data.num_classes), "test_loader": test, **SERVER, **shared}
+        of_server.Server(global_model=model, clients=learners, **plan).fit()
+    return model
+
+
+def main() -> None:
+    """Time both in turn, seed by seed, and print and keep what was found."""
+    parser = options(__doc__)
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--dataset", default="mnist")
+    parser.add_argument("--images", type=int, default=1000)
+    given = parser.parse_args()
+    sys.path.insert(0, str(given.checkout.resolve()))
+    runtime = Runtime.choose(given.device, given.precision)
+    task = some_of(given.dataset, given.images, runtime, width=128)
+    settings = {"iterations": ITERATIONS, "real_batch": REAL, "share": 0.001}
+    settings |= {"min_images": CONDENSED, "server_batch": BATCH, "server_epochs": EPOCHS}
+    settings |= {"estimator": "expectation", "pool": 2}
+
+    def dealt(seed: int) -> list[Client]:
+        parts = distribute(task, {"name": "dirichlet", "alpha": 0.1}, CLIENTS, seed)
+        return [client for client in parts if len(client)]
+
+    def ours(seed: int) -> tuple[float, float]:
+        clients, start = dealt(seed), clock()
+        model: Any = whole_run(clients, "fedvck", settings, "released", ROUNDS, seed)
+        return clock() - start, accuracy(model, task)
+
+    def their(seed: int) -> tuple[float, float]:
+        clients, start = dealt(seed), clock()
+        with kernels.eager():
+            model = theirs(task, clients)
+        return clock() - start, accuracy(model, task)
+
+    found = race(ours, their, "the authors' code", given.pairs)
+    what = f"{ROUNDS} rounds of FedVCK, {CLIENTS} clients at Dirichlet alpha 0.1, {given.images} images of "
+    what += f"{given.dataset}, {ITERATIONS} iterations, {EPOCHS} epochs of the server; ours: exact means"
+    keep("run-authors", what, {"fedvck, authors' code": found}, runtime)
+
+
+if __name__ == "__main__":
+    main()

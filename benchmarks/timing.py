@@ -1,148 +1,144 @@
-"""What every bench needs: a clock, the machine's ceiling, data of a given shape."""
+"""What the scripts of this folder share: runs in turn, and the file that the book shows."""
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
+import attrs
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 from tqdm.auto import trange
 
-from core.data import Dataset, Split
-from core.federation import LocalTraining, Runtime, Task
-from core.federation.abreast import Learner
-from core.federation.runtime import PRECISIONS, finish
-from core.models import kernels
+from core import data
+from core.algorithms import create
+from core.data import Split
+from core.federation import Client, Ledger, Runtime, Schedule, Task
+from core.files import write_json
 from core.rng import Rng
+from lab.report.speed import BENCH
+from lab.source import code_version
+
+Side = Callable[[int], tuple[float | None, float | None] | None]
 
 
-def seconds(work: Callable[[], Any], device: torch.device) -> float:
-    """Wall time of one call, waiting for a GPU to finish."""
-    start = time.perf_counter()
-    work()
-    finish(device)
-    return time.perf_counter() - start
+def options(text: str | None, pairs: int = 3) -> argparse.ArgumentParser:
+    """The options that every script has."""
+    parser = argparse.ArgumentParser(description=text)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto", help="float32 or bfloat16")
+    parser.add_argument("--pairs", type=int, default=pairs)
+    return parser
 
 
-def ceilings(runtime: Runtime, size: int = 2048) -> dict[str, float]:
-    """Operations per second (FLOP/s) that a large matrix product reaches on this machine: in float32,
-    in the runtime's precision, and in bfloat16 where the hardware multiplies it (where it is emulated
-    one product takes minutes).
+def clock() -> float:
+    """Seconds of the processor where PyTorch computes in one thread, so that other programs on the machine
+    do not count; else those on the wall, when a GPU has done its work.
     """
-    best = Runtime.choose(str(runtime.device)).precision
-    found = {}
-    for precision in dict.fromkeys(("float32", runtime.precision, best)):
-        a = torch.ones(size, size, device=runtime.device, dtype=PRECISIONS[precision])
-        fastest = min(seconds(lambda: a @ a, runtime.device) for _ in range(5))  # noqa: B023
-        found[precision] = 2 * size**3 / fastest
-    return found
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    elif torch.get_num_threads() == 1:
+        return time.process_time()
+    return time.perf_counter()
 
 
-def eagerly(work: Callable[[], Any]) -> Callable[[], None]:
-    """The same by PyTorch's own kernels: what any program would have."""
-
-    def alone() -> None:
-        with kernels.eager():
-            work()
-
-    return alone
-
-
-def operations(work: Callable[[], Any]) -> int:
-    """Multiplications and additions (FLOP) that PyTorch's kernels take for some work. Convolutions count
-    by their definition, also where this machine takes fewer.
+def race(ours: Side, theirs: Side, beside: str, pairs: int) -> dict[str, Any]:
+    """A contestant of a record: both sides in turn, so that what slows a machine for a while slows both,
+    after a first pair that does not count. A side takes a seed, and returns the seconds and the
+    percentage of right answers where the whole call is not what counts, or where it has some.
     """
-    with kernels.eager(), _Operations() as counter:
-        work()
-    return counter.total
+    sides = {"ours": ours, "theirs": theirs}
+    took: dict[str, list[float]] = {"ours": [], "theirs": []}
+    scores: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for seed in trange(-1, pairs, unit="pair", leave=False):
+        for name, side in sides.items():
+            start = clock()
+            seconds, score = side(max(seed, 0)) or (None, None)
+            if seed >= 0:
+                took[name].append(seconds or clock() - start)
+                scores[name] += [] if score is None else [score]
+    ratios = [slow / fast for slow, fast in zip(took["theirs"], took["ours"], strict=True)]
+    found = {name: statistics.median(each) for name, each in took.items()}
+    spread = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
+    one = {"rate": 3600 / found["ours"], "seconds": found["ours"], "plain_seconds": found["theirs"]}
+    one |= {"beside": beside, "ratio": spread}
+    return one | ({"accuracy": scores} if scores["ours"] else {})
 
 
-class _Operations(TorchDispatchMode):
-    """Counts as PyTorch's `FlopCounterMode`, which also follows modules and cannot do so where a
-    module's input is a leaf whose gradient is asked for, as condensed images are.
+def keep(name: str, what: str, contestants: dict[str, Any], runtime: Runtime) -> None:
+    """Print a line for each contestant, and write `book/bench/NAME-KIND.json`, where KIND is the device,
+    or the vectors of the processor, and the precision.
     """
-
-    total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if count := flop_registry.get(func._overloadpacket):
-            self.total += count(*args, **(kwargs or {}), out_val=result)
-        return result
-
-
-def random_task(runtime: Runtime, samples: int, channels: int, size: int, classes: int) -> Task:
-    """A ConvNet-128 on random pixels: speed does not depend on what the images show."""
-    draw = Rng(0).generator()
-    images = torch.randint(
-        0, 256, (samples, channels, size, size), generator=draw, dtype=torch.uint8
+    machine = runtime.describe()
+    vectors = str(machine.get("cpu", "")).lower()
+    kind = vectors if machine["device"] == "cpu" and vectors else machine["device"]
+    found = {"bench": name, "what": what, "unit": "runs/hour", "contestants": contestants}
+    write_json(
+        BENCH / f"{name}-{kind}-{machine['precision']}.json",
+        found | {"environment": machine, "code": code_version()},
     )
-    split = Split(images, torch.arange(samples) % classes)
-    data = Dataset(
-        name="random",
-        train=split,
-        val=split,
-        test=split,
-        classes=tuple(map(str, range(classes))),
-        mean=(0.5,) * channels,
-        std=(0.5,) * channels,
-        fingerprint="",
-    )
-    return Task(data, "convnet", {}, runtime)
+    print(f"{name}, {machine['device_name']}, {machine['threads']} threads: {what}")
+    for label, one in contestants.items():
+        ratio, accuracy = one.get("ratio"), one.get("accuracy")
+        text = f"{label:40} {3600 / one['rate']:8.2f} s"
+        if ratio:
+            text += "  {median:5.2f} ({lowest:.2f} to {highest:.2f}) times ".format(**ratio)
+            text += f"as fast as {one['beside']}"
+        if accuracy:
+            ours, theirs = (statistics.fmean(accuracy[side]) for side in ("ours", "theirs"))
+            text += f"  {ours:.2f}% beside {theirs:.2f}%"
+        print(text)
 
 
-def in_turn(
-    work: Mapping[str, Callable[[], Any]], device: torch.device, repeats: int
-) -> dict[str, list[float]]:
-    """Seconds of each piece of work, so many times in turn after one that does not count: what slows a
-    machine for a while slows all of them.
+def some_of(name: str, images: int, runtime: Runtime, **options: Any) -> Task:
+    """So many training images of a data set and at most 2,000 test images; a ConvNet."""
+    full, draw = data.load(name), Rng(0).generator()
+
+    def some(split: Split, count: int) -> Split:
+        rows = torch.randperm(len(split), generator=draw)[:count]
+        return Split(split.images[rows], split.labels[rows])
+
+    train, test = some(full.train, images), some(full.test, 2000)
+    kept = attrs.evolve(full, train=train, val=test, test=test, held_out=None)
+    return Task(kept, "convnet", options, runtime)
+
+
+def clients_of(task: Task, number: int) -> list[Client]:
+    """The training images dealt out to so many clients in turn."""
+    train, device = task.dataset.train, task.runtime.device
+    mix = torch.randperm(len(train), generator=Rng(6).generator())
+    parts = [(train.images[mix[k::number]], train.labels[mix[k::number]]) for k in range(number)]
+    return [Client(k, task, *(each.to(device) for each in part)) for k, part in enumerate(parts)]
+
+
+def whole_run(
+    clients: list[Client],
+    name: str,
+    settings: dict[str, Any],
+    variant: str = "printed",
+    rounds: int = 1,
+    seed: int = 0,
+) -> nn.Module | list[nn.Module]:
+    """Rounds of an algorithm with their server, by the package; the server's network, or one for each
+    client.
     """
-    for each in work.values():
-        each()  # warm-up
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for _ in trange(repeats, unit="turn", leave=False):
-        for name, each in work.items():
-            times[name].append(seconds(each, device))
-    return times
+    task = clients[0].task
+    for client in clients:
+        client.memory = {}
+    algorithm = create(name, settings, variant, Schedule(clients=len(clients), rounds=rounds))
+    ledger, state = Ledger(), algorithm.initialise(task, Rng(seed))
+    for number in range(1, rounds + 1):
+        ledger.open_round()
+        state = algorithm.round(state, clients, ledger, Rng(seed).at("round", number))
+    return algorithm.model(state)
 
 
-def compared(
-    times: Mapping[str, Sequence[float]], beside: str = "plain", amount: float = 3600
-) -> dict[str, dict[str, Any]]:
-    """What a bench keeps of times that were taken in turn: `rate`, an amount of work over the median
-    of its seconds (3,600: pieces of work an hour), and for all but the one that they stand `beside`
-    the `ratio` of times, pair by pair.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for name, took in times.items():
-        found[name] = {"rate": amount / statistics.median(took)}
-        if name != beside:
-            found[name] |= {"beside": beside, "ratio": spread(times[beside], took)}
-    return found
-
-
-def spread(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:
-    """Median, lowest and highest of how many times as fast the second is, pair by pair."""
-    ratios = [before / after for before, after in zip(slow, fast, strict=True)]
-    return {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
-
-
-def learners(task: Task, numbers: Iterable[int], plan: LocalTraining) -> list[Learner]:
-    """Clients of these numbers that train the same network on the same images, each in an order of
-    its own.
-    """
-    data, device = task.dataset.train, task.runtime.device
-    images, labels = (each.to(device) for each in (data.images, data.labels))
-
-    def loss(model: nn.Module, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return task.loss(outputs, labels)
-
-    return [
-        Learner(task.new_model(Rng(0)), images, labels, loss, plan.drawn(labels, Rng(k)))
-        for k in numbers
-    ]
+@torch.no_grad()
+def accuracy(model: nn.Module, task: Task) -> float:
+    """Percentage of the test images that a network names rightly, in float32."""
+    test = task.dataset.test
+    found = model.eval()(task.inputs(test.images.to(task.runtime.device))).argmax(1)
+    return 100 * float((found.cpu() == test.labels).double().mean())

@@ -7,7 +7,7 @@ them, and compares.
 
 Every shadow run is a program of its own, and a CPU has several of them under way
 (`Runtime.in_parallel`). One program for all runs gains nothing there, in processor time: FedAvg's
-stacked as grouped convolutions take 0.9 to 1.2 times as long (`fedcon bench shadows`; by
+stacked as grouped convolutions take 0.9 to 1.2 times as long; by
 `torch.func.vmap` about 4 times), FedVCK's clients of three runs, condensed as one batch, 1.0 times.
 Sixty-four shadow runs with 5,000 images of CIFAR-10 take 34 minutes of one core for FedAvg
 (ConvNet-64, ten passes) and 12 for FedVCK at the laptop budget.

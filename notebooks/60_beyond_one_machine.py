@@ -36,11 +36,11 @@ import json
 import pandas as pd
 import torch
 
-from benchmarks import BENCH
 from core.federation import Ledger
 from core.rng import Rng
 from lab import records
 from lab.report import source
+from lab.report.speed import BENCH
 from lab.report.style import sentences
 from lab.report.texts import Markdown
 
@@ -103,8 +103,8 @@ pd.DataFrame(
 #
 # The other way to be large is a run with many clients. A client here is an index over the one array of training images,
 # which the system maps into memory, and makes its images when it is asked for them. Methods that condense serve clients
-# in chunks: at most 1,000 groups, a group being one class of one client, are condensed at once. `fedcon bench
-# clients` measures a round with 10, 100 and 1,000 clients, each row in a process of its own:
+# in chunks: at most 1,000 groups, a group being one class of one client, are condensed at once. A round
+# with 10, 100 and 1,000 clients, each row in a process of its own:
 
 # %%
 measured_growth = json.loads(min(BENCH.glob("clients-*.json")).read_text())

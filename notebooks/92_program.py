@@ -34,7 +34,7 @@ from lab.report.texts import Markdown
 # ## Speed
 #
 # Whole runs, training, condensation and tests together, beside a loop written the way released code is, in float32 by
-# PyTorch's own kernels; in pairs, in one process (`fedcon bench`). The name says which vectors the processor
+# PyTorch's own kernels; in pairs, in one process (`benchmarks/runs.py`). The name says which vectors the processor
 # has, and the precision: only some processors multiply in bfloat16, and those with AMX have units for matrices besides.
 # Thin lines go from half of the spread of the pairs below to half of it above.
 
@@ -42,10 +42,9 @@ from lab.report.texts import Markdown
 show(bars(whole_runs(), "times as fast as a plain loop"))
 
 # %% [markdown]
-# All benches, parts of runs too. How to read the table:
+# All of them, with runs beside other people's code. How to read the table:
 #
-# * `times`: how many times as fast as what stands in `beside`; below one, that was faster. A contestant named by a
-#   commit is this package before a change.
+# * `times`: how many times as fast as what stands in `beside`; below one, that was faster.
 # * `share of the ceiling`: of what a large matrix product reaches on the same machine in that precision; `ceilings` has
 #   both, in GFLOP/s. A 3x3 convolution of many channels takes a quarter of the multiplications of its definition, by
 #   which the share counts (in bfloat16 only without AMX): it can exceed 100%.
@@ -53,8 +52,6 @@ show(bars(whole_runs(), "times as fast as a plain loop"))
 #   images as that code has them, "exact means" the mean of all real images in their place, "a quarter of the epochs"
 #   fewer epochs of the server at a larger rate. In the short run exact means are some points below it, so they are not
 #   free there.
-# * In local training, "eager" is PyTorch's own kernels in place of the package's, "compiled" what `torch.compile` makes
-#   of them.
 
 # %% tags=["hide-output"]
 rates = speed()
@@ -66,7 +63,7 @@ sentences(rates.drop(columns="precision"), "speed")
 #
 # Some records were computed in float32, others in bfloat16, where the processor multiplies it (each says which, and so
 # does the list below a table that has both). May they stand in one table? Every method twice, on the same clients and
-# with the same seeds (`fedcon bench precision`): mean accuracy in percent, the deviation over seeds in float32,
+# with the same seeds: mean accuracy in percent, the deviation over seeds in float32,
 # and the difference seed by seed with its 90% interval. The runs have two rounds: a method that is near a guess there,
 # 10%, tells nothing.
 
@@ -81,7 +78,7 @@ Markdown(precision_in_words())
 #
 # Records stay while the program goes on. Would it write them again? Of each method, variant, data set and profile the
 # run on record that took least, where that is under two minutes of a core, once more by a later program
-# (`fedcon bench records`); where it lies more than two points from its record, up to three seeds of those on
+# (`benchmarks/records.py`); where it lies more than two points from its record, up to three seeds of those on
 # record (a try of a tuning has one). Last digits differ with the kernels and from machine to machine; in a run that is
 # barely stable, or whose classes are uneven, they grow to points. Compare with the deviation over seeds. Three single
 # runs that lie far from their records, of FedVCK on PneumoniaMNIST, FedGen and FedDF on MNIST, were traced: the version

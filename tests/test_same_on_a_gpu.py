@@ -1,5 +1,5 @@
 """A GPU gives the CPU's numbers. Where there is none, what stands in for it shows that all is in its
-place; `fedcon gpu-check` runs this file on a real one.
+place; on a real one the same tests compare the two.
 """
 
 from collections.abc import Callable, Iterator

@@ -41,7 +41,7 @@ Weights = dict[str, torch.Tensor]
 #: scalar
 Loss = Callable[[Weights, torch.Tensor, Any], torch.Tensor]
 
-#: images per client, made-up and real, up to which vmap pays on a CPU (`fedcon bench bilevel`)
+#: images per client, made-up and real, up to which vmap pays on a CPU
 SMALL = 256
 #: clients alongside each other at once
 CLIENTS = 10

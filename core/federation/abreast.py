@@ -18,8 +18,8 @@ from core.replay import Steps
 from core.training import sgd, take_step
 
 #: weights of the largest networks that train abreast. On a CPU an operation of smaller ones takes longer
-#: to start than to compute (`fedcon bench local-training` has LeNets both ways); the ResNet-8 and the
-#: ConvNet of the laptop's profile, with more weights, gain a tenth or lose
+#: to start than to compute; the ResNet-8 and the ConvNet of the laptop's profile, with more weights, gain
+#: a tenth or lose
 SMALL = 50_000
 
 

@@ -1,17 +1,15 @@
-"""Verbs for notebooks, data, speed and the site."""
+"""Verbs for notebooks, data and the site."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from core.checks import check_number
 from core.errors import InputError, listed, printable
-from lab.cli.app import Device, Precision, app, fail_where, pairs
+from lab.cli.app import app, pairs
 
 
 @app.command()
@@ -145,100 +143,6 @@ def _own(name: str) -> str:
     empty = [one for one, count in zip(found.classes, counts.tolist(), strict=True) if not count]
     lacks = f", but no training image is of class {listed(empty)}" if empty else ""
     return f"here, your own file{lacks}"
-
-
-@app.command()
-def bench(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="condensation, local-training, bilevel, distillation, shadows, clients, run "
-            "(whole runs: some minutes; with the authors' code much longer), precision (whether "
-            "bfloat16 changes accuracies: half an hour) or records (whether today's program gives what "
-            "is on record: an hour; goes on where it was cut)."
-        ),
-    ] = "condensation",
-    against: Annotated[
-        tuple[str, Path] | None,
-        typer.Option(
-            help="authors PATH: with run, their FedVCK from a checkout of it, in place of plain loops."
-        ),
-    ] = None,
-    against_commit: Annotated[
-        str | None,
-        typer.Option(
-            help="With condensation and local-training: the package at this commit, in place of a "
-            "plain loop."
-        ),
-    ] = None,
-    device: Device = "auto",
-    precision: Precision = "auto",
-) -> None:
-    """Measure speed beside a plain loop, in pairs in one run, and write the record into book/bench, in
-    the place of the one from this kind of processor.
-
-    \b
-    Examples:
-      fedcon bench condensation
-      fedcon bench run
-      fedcon bench run --against authors ../FedVCK_2024
-      fedcon bench condensation --against-commit HEAD~20
-      fedcon bench clients
-      fedcon bench precision
-      fedcon bench records
-    """
-    import benchmarks as benches
-    from core.federation import Runtime
-
-    whose, checkout = against or ("authors", None)
-    if whose != "authors":
-        raise InputError(f"--against takes authors and the path of their checkout, not {whose!r}")
-    runtime = Runtime.choose(device, precision)
-    print(benches.report(benches.measure(what, runtime, checkout, against_commit)))
-
-
-@app.command("gpu-check")
-def gpu_check(
-    minutes: Annotated[float, typer.Option(help="About how long it may take.")] = 3.0,
-    out: Annotated[Path, typer.Option(help="The JSON file that is written.")] = Path(
-        "gpu-check.json"
-    ),
-    device: Device = "cuda",
-    precision: Precision = "auto",
-) -> None:
-    """Run every algorithm, the tests for GPUs, benches and the beginning of a paper-budget run on a
-    GPU; write one JSON, anew after every part. With more minutes more of the benches fit. Where
-    something failed, the status is 1.
-
-    \b
-    Example:
-      fedcon gpu-check --out gpu-check.json
-      fedcon gpu-check --minutes 15
-    """
-    from tqdm.auto import tqdm
-
-    from benchmarks import gpu
-    from core.federation import Runtime
-    from core.files import write_json
-
-    check_number("--minutes", minutes, 0, above=True)
-
-    def keep(found: dict[str, Any]) -> None:
-        write_json(out, found)
-        kind, told = list(found["summary"].items())[-1]
-        tqdm.write(f"after {found['seconds']:.0f} s: {_line(kind, told)}", file=sys.stderr)
-
-    found = gpu.check(Runtime.choose(device, precision), minutes, keep)
-    print("\n".join(_line(kind, told) for kind, told in found["summary"].items()))
-    print(f"written: {out}")
-    fail_where([name for told in found["summary"].values() for name in told["failed"]])
-
-
-def _line(kind: str, told: dict[str, Any]) -> str:
-    """How many of a kind went well, and which did not."""
-    ways = [how for how in ("failed", "skipped", "cut") if told[how]]
-    rest = (f"; {how}: {', '.join(told[how])}" for how in ways)
-    return f"{kind}: {told['ok']} ok{''.join(rest)}"
 
 
 @app.command()

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks import BENCH, ceilings_in_words
+from lab.record import REPOSITORY
 from lab.report.intervals import interval
 from lab.report.learning_curves import method_name
 from lab.report.verdict import MARGINS, mean_and_std
 
+#: records of speed and of agreement, one for each script of `benchmarks/` and kind of machine
+BENCH = REPOSITORY / "book" / "bench"
 #: how the names of records begin that compare accuracies, not speed: see `precisions` and `held`
 PRECISION, RECORDS = "precision-", "records-"
 #: and how those do that time whole runs beside a plain loop
@@ -21,7 +23,7 @@ RUNS = "run-"
 
 
 def precisions(folder: Path = BENCH) -> pd.DataFrame:
-    """Whether accuracy hangs on the precision, by `fedcon bench precision`: a row per method (and kind of
+    """Whether accuracy hangs on the precision: a row per method (and kind of
     machine, where there are several) with its
     mean accuracy in percent over `seeds` in `float32` and `bfloat16`, the standard deviation in the
     first, the mean `difference`, bfloat16 minus float32, seed by seed, and the ends of its 90%
@@ -66,7 +68,7 @@ def precision_in_words(folder: Path = BENCH) -> str:
 
 
 def held(folder: Path = BENCH) -> pd.DataFrame:
-    """Whether records of older versions hold, by `fedcon bench records`: a row per kind of run (and kind of
+    """Whether records of older versions hold, by `benchmarks/records.py`: a row per kind of run (and kind of
     machine, where there are several), the largest `difference` first, with the mean over `seeds` of its
     `record` and of the same runs `again` in percent, the deviation `std` over the seeds on record, and
     whether both sent the `same bytes`. Empty where there is no such record.
@@ -144,7 +146,10 @@ def speed(folder: Path = BENCH) -> pd.DataFrame:
                     else "",
                     "threads": found["environment"]["threads"],
                     "precision": found["environment"]["precision"],
-                    "ceilings": ceilings_in_words(found) if "ceilings" in found else "",
+                    "ceilings": ", ".join(
+                        f"{name} {rate / 1e9:,.0f}"
+                        for name, rate in found.get("ceilings", {}).items()
+                    ),
                 }
             )
     return pd.DataFrame(rows)

@@ -99,7 +99,6 @@ CASES = {
     "data convert of nothing": (["data", "convert", "brats2018"], "convert NAME FOLDER"),
     "data convert unknown": (["data", "convert", "brats2019", "."], "brats2018"),
     "data convert from nowhere": (["data", "convert", "brats2018", "nowhere"], "no folder nowhere"),
-    "bench unknown": (["bench", "speed"], "local-training"),
     "book verb unknown": (["book", "burn"], "build"),
     "import of an empty folder": (["import", "tests/e2e"], "no records"),
     **{
@@ -147,13 +146,6 @@ CASES = {
     ),
     "a network for pixels and one class": (run_with("--model", "unet"), "take convnet"),
     "minutes that are no number": (["run", "--pending", "--minutes", "nan"], "minutes"),
-    **{
-        f"a check of a GPU in {minutes} minutes": (
-            ["gpu-check", "--device", "cpu", "--minutes", minutes],
-            "--minutes must be a number above 0",
-        )
-        for minutes in ("0", "-5", "nan")
-    },
     **{
         f"{mode[0]} and {option}": (["run", *mode, option, text], option)
         for mode in (["--cell", "reference/1/FedAvg/mnist-0.05"], ["--pending"])

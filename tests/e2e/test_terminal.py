@@ -215,7 +215,6 @@ def test_a_terminal_without_the_sign_of_deviations_ends_no_run(tmp_path):
         (["book"], "goes on where it stopped"),
         (["book", "slides"], "goes on where it stopped"),
         (["book", "pdf"], "starts anew"),
-        (["bench"], "starts anew"),
     ],
 )
 def test_what_an_interrupted_command_does_next(arguments, said, monkeypatch, capsys):

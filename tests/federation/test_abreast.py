@@ -4,22 +4,22 @@ import attrs
 import pytest
 import torch
 
-from benchmarks.timing import random_task
 from core import algorithms, models
 from core.baselines.fedavg import FedAvg
 from core.federation import Client, LocalTraining, Runtime, Schedule, learn, through
 from core.federation.abreast import Learner, abreast, learn_abreast
 from core.models import blocks
 from core.rng import Rng
+from runs import random_task
 
 #: samples of each client: passes end at different steps, and one client never has a whole batch
 SAMPLES = (40, 33, 64, 7)
 
 
 def small_task(model="lenet", precision="float32", size=12):
-    task = random_task(Runtime.choose("cpu", precision), sum(SAMPLES), 1, size, 5)
     options = {} if model == "lenet" else {"width": 4}
-    return attrs.evolve(task, model=model, model_options=options)
+    runtime = Runtime.choose("cpu", precision)
+    return random_task(runtime, sum(SAMPLES), 1, size, model=model, model_options=options)
 
 
 def parts(task):

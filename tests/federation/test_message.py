@@ -6,7 +6,6 @@ import time
 import pytest
 import torch
 
-from benchmarks.timing import seconds
 from core.errors import InputError
 from core.federation import Ledger, Message
 
@@ -84,7 +83,6 @@ def test_a_clock_waits_for_the_device_of_the_run_and_for_no_other(device, waited
     with ledger.timed("clients"):
         pass
     assert found == waited and ledger.rounds[0]["seconds"]["clients"] >= 0
-    assert seconds(lambda: None, torch.device(device)) >= 0 and found == 2 * waited
 
 
 def test_a_whole_number_has_nothing_behind_the_point():

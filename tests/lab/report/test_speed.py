@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from benchmarks import BENCH
 from lab.report.speed import (
+    BENCH,
     held,
     held_in_words,
     precision_in_words,

@@ -1,0 +1,131 @@
+"""FedAvg beside PFLlib's own server, clients and loader (https://github.com/TsingZ0/PFLlib), from a
+checkout: the same images, split and network, the same steps of plain SGD. Their program imports h5py.
+
+    python benchmarks/pfllib.py ../PFLlib
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from core.federation import Client, Runtime, Task
+from core.models import kernels
+from core.rng import Rng
+from timing import accuracy, clients_of, clock, keep, options, race, some_of, whole_run
+
+ROUNDS, CLIENTS, BATCH, LR = 3, 10, 64, 0.05
+
+
+class Options(SimpleNamespace):
+    """Options of their program: those that are not named are off."""
+
+    def __getattr__(self, name: str) -> int:
+        return 0
+
+
+def write(folder: Path, name: str, images: torch.Tensor, labels: torch.Tensor) -> None:
+    """A client's images as their loader reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    one = {"x": images.numpy(), "y": labels.numpy()}
+    np.savez_compressed(folder / name, data=np.array(one, dtype=object))
+
+
+def theirs(task: Task, clients: list[Client], epochs: int, seed: int) -> tuple[float, float]:
+    """Seconds of a round, but for the first, which tests, and the percentage of the
+    test images that its clients name rightly with the server's last network.
+    """
+    from flcore.servers.serveravg import FedAvg
+
+    marks: list[float] = []
+
+    class Server(FedAvg):
+        def select_clients(self) -> Any:
+            marks.append(clock())
+            return super().select_clients()
+
+        def aggregate_parameters(self) -> None:
+            super().aggregate_parameters()
+            marks.append(clock())
+
+        def save_results(self) -> None: ...
+
+        def save_global_model(self) -> None: ...
+
+    given = Options(
+        algorithm="FedAvg",
+        dataset="same",
+        device=task.runtime.device,
+        model=task.new_model(Rng(seed).at("model")),
+        num_classes=task.dataset.num_classes,
+        num_clients=len(clients),
+        join_ratio=1.0,
+        global_rounds=ROUNDS - 1,  # it takes one more
+        eval_gap=ROUNDS,
+        time_threthold=float("inf"),
+        local_epochs=epochs,
+        batch_size=BATCH,
+        local_learning_rate=LR,
+        learning_rate_decay_gamma=1.0,
+    )
+    test, normalise = task.dataset.test, task.dataset.normalise
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder, "dataset", "same")
+        for k, client in enumerate(clients):
+            write(here / "train", f"{k}.npz", normalise(client.images.cpu()), client.labels.cpu())
+            part = slice(k, None, len(clients))
+            write(here / "test", f"{k}.npz", normalise(test.images[part]), test.labels[part])
+        Path(folder, "system").mkdir()
+        with (
+            contextlib.chdir(Path(folder, "system")),
+            contextlib.redirect_stdout(io.StringIO()),
+            kernels.eager(),
+        ):
+            server = Server(given, 0)
+            server.train()
+            server.send_models()
+            server.evaluate()
+    rounds = [end - start for start, end in zip(marks[::2], marks[1::2], strict=True)]
+    return statistics.fmean(rounds[1:]), 100 * server.rs_test_acc[-1]
+
+
+def main() -> None:
+    """Time both in turn, and print and keep what was found."""
+    parser = options(__doc__)
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--dataset", default="cifar10")
+    parser.add_argument("--images", type=int, default=6400)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=1)
+    given = parser.parse_args()
+    sys.path.insert(0, str(given.checkout.resolve() / "system"))
+    runtime = Runtime.choose(given.device, given.precision)
+    task = some_of(given.dataset, given.images, runtime, width=given.width, norm="instance")
+    clients = clients_of(task, CLIENTS)
+    settings = {"lr": LR, "momentum": 0.0, "weight_decay": 0.0, "batch_size": BATCH}
+    settings |= {"local_epochs": given.epochs}
+
+    def ours(seed: int) -> tuple[float, float]:
+        start = clock()
+        model: Any = whole_run(clients, "fedavg", settings, rounds=ROUNDS, seed=seed)
+        return (clock() - start) / ROUNDS, accuracy(model, task)
+
+    found = race(
+        ours, lambda seed: theirs(task, clients, given.epochs, seed), "PFLlib", given.pairs
+    )
+    what = f"a round of FedAvg, {CLIENTS} clients, {given.images} images of {given.dataset}, "
+    what += f"{given.epochs} epochs in batches of {BATCH}, ConvNet-{given.width} with instance norm"
+    keep("run-pfllib", what, {"fedavg, PFLlib": found}, runtime)
+
+
+if __name__ == "__main__":
+    main()

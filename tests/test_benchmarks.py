@@ -1,0 +1,181 @@
+"""The scripts of `benchmarks/` at a size that takes no time; other people's code is stood in for."""
+
+import json
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+
+import authors
+import pfllib
+import records
+import runs
+import timing
+from core.federation import Runtime
+from lab import queue
+from tests.lab.small_runs import small
+
+HERE = Runtime(torch.device("cpu"))
+
+
+@pytest.fixture(autouse=True)
+def bench(tmp_path, monkeypatch):
+    """A folder in the place of `book/bench`."""
+    monkeypatch.setattr(timing, "BENCH", tmp_path / "bench")
+    return tmp_path / "bench"
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """Makes a stand-in for other people's repository of these files; returns its path."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+
+    def make(files: dict[str, str]) -> str:
+        for name, text in files.items():
+            path = tmp_path / "checkout" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return str(tmp_path / "checkout")
+
+    yield make
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in ("flcore", "src", "dataset"):
+            del sys.modules[name]
+
+
+def kept(bench: Path) -> dict:
+    (path,) = bench.glob("*.json")
+    found = json.loads(path.read_text())
+    assert path.name.startswith(found["bench"]) and path.name.endswith("float32.json")
+    return found["contestants"]
+
+
+def test_every_algorithm_is_timed_beside_a_plain_loop(monkeypatch, bench):
+    sizes = {"IMAGES": 20, "GREY": 64, "REAL": 2, "CONDENSED": 1, "ITERATIONS": 1, "WIDTH": 8}
+    for name, value in (sizes | {"BATCH": 4, "BILEVEL": 1}).items():
+        monkeypatch.setattr(runs, name, value)
+    timing.keep("run", "small runs", runs.measure(HERE, 1), HERE)
+    found = kept(bench)
+    assert found.keys() == {"fedavg", "fedvck", "fedmk"}
+    for one in found.values():
+        assert 0 < one["ratio"]["lowest"] == one["ratio"]["median"] == one["ratio"]["highest"]
+        assert one["rate"] * one["seconds"] == pytest.approx(3600)
+
+
+PFLLIB = """
+import numpy as np, torch
+def read(args, part):
+    files = [f"../dataset/{args.dataset}/{part}/{k}.npz" for k in range(args.num_clients)]
+    return [np.load(file, allow_pickle=True)["data"].tolist() for file in files]
+class FedAvg:
+    def __init__(self, args, times):
+        assert not args.few_shot and not args.dlg_eval  # what is not named is off
+        self.args, self.rs_test_acc = args, []
+    def select_clients(self): return read(self.args, "train")
+    def send_models(self): pass
+    def aggregate_parameters(self): pass
+    def evaluate(self):
+        right = total = 0
+        for one in read(self.args, "test"):
+            logits = self.args.model(torch.tensor(one["x"]))
+            right, total = right + (logits.argmax(1).numpy() == one["y"]).sum(), total + len(one["y"])
+        self.rs_test_acc.append(right / total)
+    def train(self):
+        for _ in range(self.args.global_rounds + 1):
+            assert sum(len(one["y"]) for one in self.select_clients()) == 40
+            self.aggregate_parameters()
+"""
+
+
+def test_pfllib_has_the_same_images_and_network(monkeypatch, checkout, bench):
+    """Without a step of training its accuracy is that of the network we begin with."""
+    monkeypatch.setattr(pfllib, "CLIENTS", 2)
+    path = checkout({"system/flcore/servers/serveravg.py": PFLLIB})
+    given = "--dataset digits --images 40 --width 4 --pairs 1 --device cpu --precision float32"
+    monkeypatch.setattr(sys, "argv", ["pfllib.py", path, *given.split()])
+    started = []
+    whole_run = pfllib.whole_run
+
+    def unmoved(clients, name, settings, **how):
+        model = whole_run(clients, name, settings | {"lr": 1e-30}, **how)
+        started.append(pfllib.accuracy(model, clients[0].task))
+        return model
+
+    monkeypatch.setattr(pfllib, "whole_run", unmoved)
+    pfllib.main()
+    (one,) = kept(bench).values()
+    assert one["beside"] == "PFLlib" and one["accuracy"]["theirs"] == pytest.approx(started[-1:])
+
+
+AUTHORS = {
+    "src/client.py": "class Client:\n def __init__(self, **given): self.given = given",
+    "src/server.py": "class Server:\n"
+    " def __init__(self, global_model, clients, **given): self.clients, self.given = clients, given\n"
+    " def fit(self):\n"
+    "  assert len(self.clients) > 1 and self.given['communication_rounds'] == 1",
+    "src/utils.py": "import torch\ndef get_model(name, info):\n size = info['im_size']\n"
+    " wide = info['channel'] * size[0] * size[1]\n"
+    " return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(wide, info['num_classes']))",
+    "dataset/data/dataset.py": "def PerLabelDatasetNonIID(pairs, own, *_):\n"
+    " assert {label for _, label in pairs} == set(own)",
+}
+
+
+def test_the_authors_code_is_timed_with_its_accuracy(monkeypatch, checkout, bench):
+    small_sizes = {
+        "CLIENTS": 3,
+        "ROUNDS": 1,
+        "ITERATIONS": 2,
+        "CONDENSED": 1,
+        "REAL": 2,
+        "EPOCHS": 2,
+    }
+    for name, value in small_sizes.items():
+        monkeypatch.setattr(authors, name, value)
+    path = checkout(AUTHORS)
+    given = "--dataset digits --images 60 --pairs 1 --device cpu --precision float32"
+    monkeypatch.setattr(sys, "argv", ["authors.py", path, *given.split()])
+    authors.main()
+    (one,) = kept(bench).values()
+    assert one["beside"] == "the authors' code" and one["ratio"]["median"] > 0
+    assert all(0 <= one["accuracy"][side][0] <= 100 for side in ("ours", "theirs"))
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """A run of three seeds, as the book would have it, at a profile that is compared."""
+    monkeypatch.setattr(records, "AGAIN", tmp_path / "again")
+    stated = [attrs.evolve(small(seed=seed), profile="laptop") for seed in range(3)]
+    return [queue.measure(one, "adhoc", out=tmp_path / "book", runtime=HERE)[0] for one in stated]
+
+
+def test_the_least_costly_record_of_a_kind_is_run_once_more(measured):
+    """The program is the same, so all digits are; another accuracy and other bytes are seen."""
+    ((name, one),) = records.again(measured, HERE, 1e9).items()
+    assert name == "fedavg, digits, laptop" and one["same_bytes"]
+    assert one["accuracy"]["ours"] == one["accuracy"]["theirs"]
+    values = torch.tensor([100 * each.metrics["accuracy"] for each in measured])
+    assert one["std"] == pytest.approx(values.double().std().item())
+    least = min(measured, key=lambda each: each.core_seconds)
+    changed = {"metrics": {"accuracy": 2.0}, "bytes": {"up": {"model": 1}, "down": {}}}
+    (one,) = records.again([attrs.evolve(least, **changed)], HERE, 1e9).values()
+    assert one["accuracy"]["theirs"] == [200.0] != one["accuracy"]["ours"]
+    assert not one["same_bytes"] and one["std"] is None
+
+
+def test_only_runs_that_can_be_compared_are_chosen(measured):
+    (record,) = records.chosen(measured, "float32", 1e9).values()
+    assert record.core_seconds == min(one.core_seconds for one in measured)
+    others = {
+        "another precision": attrs.evolve(record, environment={"precision": "bfloat16"}),
+        "on a GPU": attrs.evolve(record, environment={**record.environment, "device": "cuda"}),
+        "one round": attrs.evolve(record, rounds=record.rounds[:1]),
+        "quick": attrs.evolve(record, experiment=attrs.evolve(record.experiment, profile="quick")),
+        "no data": attrs.evolve(record, experiment=attrs.evolve(record.experiment, dataset="zzz")),
+    }
+    for why, other in others.items():
+        assert not records.chosen([other], "float32", 1e9), why
+    assert not records.chosen([record], "float32", 0.0)
