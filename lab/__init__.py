@@ -1,11 +1,11 @@
 """Experiments as data, running them, the records they leave, the tables they fill and the queue."""
 
 from lab.experiment import PROFILES, Experiment
-from lab.grid import TableSpec
 from lab.profiles import Profile
 from lab.queue import pending
 from lab.record import Record, new_record, records
 from lab.running import make_clients, make_task, rounds, run
+from lab.table import TableSpec
 
 __all__ = [
     "PROFILES",

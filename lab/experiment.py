@@ -25,31 +25,23 @@ def _name(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         raise InputError(f"{attribute.name} must be a name, not {value!r}")
 
 
-#: how deep the values of an experiment may be nested
-LEVELS = 20
-
-
-def _deep(value: Any, levels: int) -> bool:
-    """Whether lists and mappings are nested in more than so many levels."""
-    if not isinstance(value, (dict, list, tuple)):
-        return False
-    inner = value.values() if isinstance(value, dict) else value
-    return not levels or any(_deep(one, levels - 1) for one in inner)
+#: lists and mappings that one field of an experiment may hold in all
+NESTED = 100
 
 
 def _table(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise InputError(f"{attribute.name} must map names to values, not {value!r}")
+        raise InputError(f"{attribute.name} must map names to values, not {brief(value)}")
     if not value:  # as most are, in thousands of experiments
         return
-    if _deep(value, LEVELS):
-        raise InputError(f"{attribute.name} is nested more than {LEVELS} levels deep")
     try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
         raise InputError(
             f"{attribute.name} must hold plain finite numbers, texts and lists, not {brief(value)}"
         ) from None
+    if text.count("[") + text.count("{") > NESTED:
+        raise InputError(f"{attribute.name} holds more than {NESTED} lists and mappings")
 
 
 def _attack(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
@@ -115,18 +107,16 @@ class Experiment(Schedule):
     @functools.cached_property
     def id(self) -> str:
         """Twelve hexadecimal digits that stand for this experiment."""
-        stated = {
-            name: value
-            for name, default in _defaults().items()
-            if (value := getattr(self, name)) != default
-        }
+        values = {name: getattr(self, name) for name in defaults()}
+        stated = {name: value for name, value in values.items() if value != defaults()[name]}
         return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def schedule(self) -> Schedule:
         """What the round loop goes by."""
-        fields = (field.name for field in attrs.fields(Schedule))
-        return Schedule(**{name: getattr(self, name) for name in fields})
+        return Schedule(
+            **{field.name: getattr(self, field.name) for field in attrs.fields(Schedule)}
+        )
 
     def new_algorithm(self) -> Algorithm:
         """The algorithm with this experiment's settings and schedule.
@@ -136,10 +126,8 @@ class Experiment(Schedule):
         return algorithms.create(self.algorithm, self.settings, self.variant, self.schedule)
 
 
-@functools.cache  # tables make thousands of experiments
-def _defaults() -> dict[str, Any]:
-    """What each field of an experiment is where nothing is stated."""
-    return {
-        f.name: f.default.factory() if isinstance(f.default, attrs.Factory) else f.default  # type: ignore[arg-type, union-attr]
-        for f in attrs.fields(Experiment)
-    }
+@functools.cache
+def defaults() -> dict[str, Any]:
+    """The value of each field of an experiment where nothing is stated."""
+    bare = Experiment(algorithm="x", dataset="x").to_dict()
+    return bare | {"algorithm": attrs.NOTHING, "dataset": attrs.NOTHING}

@@ -10,30 +10,32 @@ from typing import Any
 import attrs
 
 from core import algorithms
-from lab.cell import Cell
 from lab.experiment import Experiment
-from lab.layers import OPEN, Layer, Stack, Step
-from lab.spec import short
+from lab.forms import OPEN, short
+from lab.overrides import Override, merge
+from lab.table import Cell
 
 
-def origins(cell: Cell) -> dict[str, list[Step]]:
-    """The steps that led to every field of the cell's experiments and to every hyper-parameter, the
-    last one in force. Entries of dictionaries are called `settings.lr` and `model_options.width`.
+def origins(cell: Cell) -> dict[str, list[tuple[Any, str]]]:
+    """The values that every field of the cell's experiments and every hyper-parameter had, with the
+    places that set them, the last one in force. Entries of dictionaries are called `settings.lr` and
+    `model_options.width`.
     """
     run, path = cell.experiments[0], short(cell.spec.path)
     bare = Experiment(algorithm=run.algorithm, dataset=run.dataset).to_dict()
     stated = ("algorithm", "dataset", "seed", "profile", *OPEN)
     fields = {key: value for key, value in bare.items() if key not in stated}
-    layers = [Layer("default of an experiment", fields)]
+    parts = [Override("default of an experiment", fields)]
     if run.algorithm in algorithms.names():
         printed = attrs.asdict(algorithms.create(run.algorithm).settings)
-        layers.append(Layer(f"default of {run.algorithm}", {"settings": printed}))
+        parts.append(Override(f"default of {run.algorithm}", {"settings": printed}))
         if run.variant == "released":
             other = {key: pair[1] for key, pair in algorithms.switches(run.algorithm).items()}
-            layers.append(Layer(f"released value of {run.algorithm}", {"settings": other}))
-    found = Stack(layers=(*layers, *cell.stack.layers)).history()
-    found["seed"] = [Step([one.seed for one in cell.experiments], f"{path}, seeds")]
-    found["profile"] = [Step(cell.profile, "the profile asked for")]
+            parts.append(Override(f"released value of {run.algorithm}", {"settings": other}))
+    parts += [Override(where, changed) for where, changed in cell.merged.steps]
+    found = merge(parts).history()
+    found["seed"] = [([one.seed for one in cell.experiments], f"{path}, seeds")]
+    found["profile"] = [(cell.profile, "the profile asked for")]
     order = list(attrs.fields_dict(Experiment))
     return dict(sorted(found.items(), key=lambda item: order.index(item[0].partition(".")[0])))
 
@@ -42,11 +44,9 @@ def explanation(cell: Cell) -> str:
     """`origins` as a table in plain text; what restates the value that is there is left out."""
     rows = [("name", "value", "set by")]
     for name, steps in origins(cell).items():
-        changes = [old for old, new in itertools.pairwise(steps) if old.value != new.value] + steps[
-            -1:
-        ]
-        for place, step in enumerate(reversed(changes)):
-            rows.append(("  in place of" if place else name, as_set(step.value), step.where))
+        changes = [old for old, new in itertools.pairwise(steps) if old[0] != new[0]]
+        for place, (value, where) in enumerate(reversed([*changes, steps[-1]])):
+            rows.append(("  in place of" if place else name, as_set(value), where))
     return "\n".join([f"{cell.address} at the profile {cell.profile}", "", *aligned(rows)])
 
 

@@ -11,8 +11,8 @@ import attrs
 from core.errors import InputError
 from lab import schema
 from lab.experiment import Experiment
-from lab.grid import TableSpec
 from lab.record import ADHOC, RESULTS, Record, records
+from lab.table import TableSpec
 
 
 @attrs.frozen

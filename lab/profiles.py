@@ -1,6 +1,4 @@
-"""Profiles: how much of the papers' budget is computed. Their values stand in
-`book/tables/profiles.yaml`.
-"""
+"""Profiles: how much of the papers' budget is computed, as `book/tables/profiles.yaml` says."""
 
 from __future__ import annotations
 
@@ -9,92 +7,59 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
+from pydantic import Field
 
 from core import algorithms
+from core.checks import is_number
 from core.errors import InputError, unknown
 from lab.experiment import PROFILES, Experiment
-from lab.layers import COUNTS, Layer, Stack
-from lab.spec import (
-    FIELDS,
-    TABLES,
-    as_mapping,
-    check_keys,
-    read_yaml,
-    short,
-)
+from lab.forms import TABLES, Fields, Limits, Part, Text, checked_values, read, read_yaml, short
+from lab.overrides import Override, merge
 
 
-@attrs.frozen(eq=False)
-class Overrides:
-    """Changes to the fields of an experiment: for all, by model, by algorithm, and upper limits, in
-    this order.
+class Changes(Part):
+    """What a profile changes: for all experiments, by model, by algorithm, and upper limits, in this
+    order. A setting for all reaches only the algorithms that have it.
     """
 
-    fields: Layer
-    models: dict[str, Layer]
-    algorithms: dict[str, Layer]
-    limits: Layer
-
-    @classmethod
-    def read(cls, fields: Layer, data: Mapping[str, Any], where: str) -> Overrides:
-        """From the parts of a specification. Raises InputError for unknown keys."""
-        check_keys(fields.fields, FIELDS - {"algorithm"}, fields.where)
-        by: dict[str, dict[str, Layer]] = {"models": {}, "algorithms": {}}
-        for kind, layers in by.items():
-            for name, given in as_mapping(data.get(kind), f"{where}, {kind}").items():
-                inside = f"{where}, {kind}, {name}"
-                layers[name] = Layer.read(given, inside)
-                check_keys(layers[name].fields, FIELDS - {"algorithm"}, inside)
-        limits = Layer.read(data.get("limits"), f"{where}, limits")
-        check_keys(limits.fields, COUNTS, limits.where)
-        return cls(fields, by["models"], by["algorithms"], limits)
-
-    def layers(self) -> list[Layer]:
-        """All that is stated in here."""
-        return [self.fields, *self.models.values(), *self.algorithms.values(), self.limits]
-
-    def settings(self) -> set[str]:
-        """The hyper-parameters that are named anywhere in here."""
-        return {key for layer in self.layers() for key in layer.fields.get("settings", {})}
+    fields: Fields = Field({})
+    models: dict[str, Fields] = Field({})
+    algorithms: dict[str, Fields] = Field({})
+    limits: Limits = Field({})
 
     def settings_of(self, algorithm: str) -> dict[str, Any]:
         """The hyper-parameters that are stated for one algorithm."""
-        layer = self.algorithms.get(algorithm)
-        return dict(layer.fields.get("settings", {})) if layer else {}
+        return dict(self.algorithms.get(algorithm, {}).get("settings", {}))
 
-    def over(self, stack: Stack) -> Stack:
-        """The stack with those of the layers that concern its model and its algorithm."""
-        algorithm, defaults = stack.fields["algorithm"], attrs.fields_dict(Experiment)
-        stack = stack.put(self.fields.applicable(algorithm))
-        model = stack.fields.get("model", defaults["model"].default)
-        if model in self.models:
-            stack = stack.put(self.models[model].applicable(algorithm))
-        if algorithm in self.algorithms:
-            stack = stack.put(self.algorithms[algorithm])
-        above = {
-            key: limit
-            for key, limit in self.limits.fields.items()
-            if stack.fields.get(key, defaults[key].default) > limit
-        }
-        return stack.put(Layer(self.limits.where, above))
+    def overrides(self, algorithm: str, where: str) -> list[Override]:
+        """The changes that concern an algorithm, which stand at a place."""
+        by_model = (
+            Override(f"{where}, models, {name}", fields, model=name, fitting=True)
+            for name, fields in self.models.items()
+        )
+        own = self.algorithms.get(algorithm, {})
+        return [
+            Override(where, self.fields, fitting=True),
+            *by_model,
+            Override(f"{where}, algorithms, {algorithm}", own),
+            Override(f"{where}, limits", self.limits, limits=True),
+        ]
 
 
-#: what a profile says of itself
-_TEXTS = ("budget", "beside_print", "description")
-
-
-@attrs.frozen
-class Profile:
+class Profile(Changes):
     """A name, what it means in words, and what it changes."""
 
     name: str
-    #: how much it computes, and how its numbers are held against print: two halves of a sentence
-    budget: str
-    beside_print: str
+    #: how much it computes, and how its numbers are held against the paper's: halves of a sentence
+    budget: Text
+    beside_print: Text
     #: what is reduced
-    description: str
-    overrides: Overrides
+    description: Text
+
+    @property
+    def where(self) -> str:
+        """The place of its changes."""
+        return f"profiles.yaml, {self.name}"
 
     @property
     def meaning(self) -> str:
@@ -115,9 +80,8 @@ def profiles(root: Path | None = None) -> dict[str, Profile]:
     where it has none.
     """
     path = (root or TABLES) / "profiles.yaml"
-    if not path.exists():
-        path = TABLES / "profiles.yaml"
-    return _read(path, path.stat().st_mtime_ns if path.exists() else 0)
+    path = path if path.exists() else TABLES / "profiles.yaml"
+    return _read(path, path.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=8)
@@ -127,22 +91,10 @@ def _read(path: Path, _stamp: int) -> dict[str, Profile]:
         raise InputError(
             f"{short(path)} must describe the profiles {', '.join(PROFILES)}, not {', '.join(data)}"
         )
-    found = {}
-    for name, given in data.items():
-        where = f"{path.name}, {name}"
-        entry = as_mapping(given, where)
-        check_keys(entry, (*_TEXTS, "overrides", "models", "algorithms", "limits"), where)
-        for key in _TEXTS:
-            if not isinstance(entry.get(key), str):
-                raise InputError(f"{where} needs a {key}")
-        found[name] = Profile(
-            name,
-            **{key: entry[key].strip() for key in _TEXTS},
-            overrides=Overrides.read(
-                Layer.read(entry.get("overrides"), f"{where}, overrides"), entry, where
-            ),
-        )
-    return found
+    return {
+        name: read(Profile, {"name": name, **(entry or {})}, f"{path.name}, {name}")
+        for name, entry in data.items()
+    }
 
 
 def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
@@ -158,13 +110,16 @@ def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
     chosen = Profile.load(profile)
     if "algorithm" not in fields:
         raise InputError("an experiment needs 'algorithm'")
-    partition = fields.get("partition") or {}
+    by_hand = checked_values(fields)
+    partition = by_hand.get("partition") or {}
     alpha = partition.get("alpha") if isinstance(partition, dict) else None
-    by_hand = Layer.read(fields, "stated by hand")
-    stack = chosen.overrides.over(Stack(alpha).put(by_hand))
-    freed = _freed(fields.get("settings") or {}, stack.fields)
-    stack = stack.put(Layer("stated by hand", {"settings": freed})).put(by_hand)
-    return Experiment.from_dict({**stack.fields, "profile": profile})
+    if isinstance(alpha, int) and is_number(alpha):  # 1 and 1.0 are two ids: one way for all
+        by_hand["partition"] = {**partition, "alpha": float(alpha)}
+    stated = Override("stated by hand", by_hand)
+    parts = [stated, *chosen.overrides(by_hand["algorithm"], chosen.where)]
+    freed = _freed(by_hand.get("settings", {}), merge(parts, alpha).fields)
+    found = merge([*parts, Override("stated by hand", {"settings": freed}), stated], alpha)
+    return Experiment.from_dict({**found.fields, "profile": profile})
 
 
 def _freed(asked: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, None]:

@@ -17,10 +17,8 @@ from core.data.partition import written
 from core.errors import InputError, no_such, one_line
 from core.federation import Runtime
 from core.files import alone
-from lab.cell import Cell
 from lab.experiment import PROFILES, Experiment
-from lab.grid import TableSpec
-from lab.lines import same_name
+from lab.forms import TABLES
 from lab.record import (
     ADHOC,
     REPOSITORY,
@@ -33,7 +31,7 @@ from lab.record import (
 )
 from lab.running import clean_up, make_clients, make_task, run
 from lab.source import check_code, code_version
-from lab.spec import TABLES
+from lab.table import Cell, TableSpec, same_name
 
 
 @attrs.frozen

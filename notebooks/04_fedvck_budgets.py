@@ -32,11 +32,11 @@ from itertools import pairwise
 import pandas as pd
 
 from lab import TableSpec
+from lab.forms import TABLES
 from lab.report import bars, curve_frame, lines, show, table, table_frame
 from lab.report.frames import table_runs
 from lab.report.results import gains, readings_beside, run_hours
 from lab.report.texts import Markdown
-from lab.spec import TABLES
 
 best = None if shown == "best" else shown
 in_print = {

@@ -40,6 +40,7 @@ import core.federation as federation
 from core import models
 from core.condensation.engine import condensed_counts
 from core.rng import Rng
+from lab.forms import TABLES
 from lab.report import source, table, table_frame
 from lab.report.frames import table_runs
 from lab.report.knowledge import condensed_total
@@ -47,7 +48,6 @@ from lab.report.lesson import Lesson
 from lab.report.results import bytes_by_kind
 from lab.report.texts import Markdown
 from lab.report.verdict import MB
-from lab.spec import TABLES
 
 # %% [markdown]
 # ## The ledger

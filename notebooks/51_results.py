@@ -34,9 +34,9 @@ shown = "best"
 from IPython.display import display
 
 from lab import TableSpec
+from lab.forms import TABLES
 from lab.report import table
 from lab.report.claims import papers
-from lab.spec import TABLES
 
 best = None if shown == "best" else shown
 folders = sorted(path.name for path in TABLES.iterdir() if path.is_dir())

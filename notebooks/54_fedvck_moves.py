@@ -29,11 +29,11 @@ shown = "best"
 # %% tags=["hide-input"]
 import pandas as pd
 
+from lab.forms import TABLES
 from lab.report import bars, curve_frame, lines, show, table
 from lab.report.frames import table_runs
 from lab.report.results import by_seed, gains_by_round, spreads
 from lab.report.texts import Markdown
-from lab.spec import TABLES
 
 best = None if shown == "best" else shown
 

@@ -193,13 +193,13 @@ Markdown(
 )
 
 # %%
-overrides = Profile.load(PROFILE).overrides
+profile = Profile.load(PROFILE)
 adapted = [
     method_name(name)
     for name, rows in tuning_frame().groupby("algorithm", sort=False)[
         "settings"
     ]
-    if set(rows.iat[0]) & set(overrides.settings_of(name))
+    if set(rows.iat[0]) & set(profile.settings_of(name))
     and choice.loc[method_name(name), "chosen"] == "pending"
 ]
 waiting = [

@@ -232,7 +232,7 @@ def test_core_imports_without_plots_notebooks_and_data_packages():
     code = (
         f"import sys\nfor name in {heavy}: sys.modules[name] = None\n"
         "import lab.__main__, core.data, core.models, core.metrics, core.federation, core.algorithms\n"
-        "import lab.grid, lab.report, lab.report.notebooks, lab.report.site\n"
+        "import lab.table, lab.report, lab.report.notebooks, lab.report.site\n"
         "[core.algorithms.find(name) for name in core.algorithms.names()]"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -196,7 +196,7 @@ def pending(
     """
     from lab import TableSpec, queue
     from lab.cli.waiting import say_what_is_not_written, say_where_run
-    from lab.spec import TABLES
+    from lab.forms import TABLES
 
     known_here = {} if also is None else _known(also)
     items = [
@@ -265,7 +265,7 @@ def explain(
 
 def _asked(text: str, found: Any) -> list[Any]:
     """The cells that a text names: of all metrics where it names none."""
-    from lab.lines import same_name
+    from lab.table import same_name
 
     whole = f"{found.paper}/{found.table}/{found.row}/{found.column}/{found.metric}"
     return [found] if same_name(text, whole) else found.siblings()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import attrs
 
 from lab import Record
-from lab.cell import Cell
 from lab.record import reckoning
 from lab.report.tables import formatted, with_spread
 from lab.report.verdict import REDUCED, SEEDS, budget, judge, measured
+from lab.table import Cell
 
 
 def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> str:

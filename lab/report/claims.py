@@ -27,10 +27,10 @@ import pandas as pd
 
 from core.errors import InputError, brief
 from lab import Record, records
+from lab.forms import TABLES, as_list, as_mapping, check_keys, read_yaml, short
 from lab.report import style
 from lab.report.comparisons import Lead, asked_leads, chances, refuted
 from lab.report.verdict import FULL, REDUCED
-from lab.spec import TABLES, as_list, as_mapping, check_keys, read_yaml, short
 
 CLAIMS = TABLES.parent / "claims"
 #: the papers in the order of the book, and their names

@@ -12,11 +12,11 @@ import attrs
 from core.checks import is_number
 from core.errors import InputError, unknown
 from lab import Record, TableSpec
-from lab.cell import Cell
+from lab.forms import as_list, as_mapping, check_keys
 from lab.report.frames import best_cells
 from lab.report.intervals import interval, probability
 from lab.report.verdict import EXACT, FULL, budget, by_column, differences, values
-from lab.spec import as_list, as_mapping, check_keys
+from lab.table import Cell
 
 #: of a claim: by how much to lead, whether in most columns only, and from which value on it counts
 RULES = ("by", "most", "least")
@@ -182,7 +182,7 @@ def _sides(
     for row, rival in asked.get("pairs", ()):
         yield row, [rival]
     if "row" in asked:
-        others = [row for row, cell in cells.items() if cell.place.row.printed or ours]
+        others = [row for row, cell in cells.items() if cell.row_entry.printed or ours]
         yield asked["row"], asked.get("against", others)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lab import Record
-from lab.cell import Cell
 from lab.explain import aligned
 from lab.record import REPOSITORY, book_files
 from lab.report.tables import formatted, with_spread
 from lab.report.verdict import Judgement, judge, measured
+from lab.table import Cell
 
 
 def evidence(cell: Cell, known: Mapping[str, Record], also: Path | None = None) -> str:
@@ -19,7 +19,7 @@ def evidence(cell: Cell, known: Mapping[str, Record], also: Path | None = None) 
 
     `known` are complete records by experiment id, those of the book and those below the folder `also`.
     """
-    found = judge(cell.spec.cells(cell.profile), known)[cell.place.number]
+    found = judge(cell.spec.cells(cell.profile), known)[cell.number]
     lines = [
         (f"seed {one.seed}", *_held(cell, known.get(one.id), also)) for one in cell.experiments
     ]

@@ -14,7 +14,7 @@ import pandas as pd
 
 from core.errors import InputError, unknown
 from lab import Record, TableSpec, records
-from lab.cell import Cell
+from lab.forms import TABLES, check_keys, read_yaml
 from lab.report import style
 from lab.report.claims import PAPERS
 from lab.report.dots import dots
@@ -27,7 +27,7 @@ from lab.report.verdict import (
     mean_and_std,
     values,
 )
-from lab.spec import TABLES, check_keys, read_yaml
+from lab.table import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,10 +10,9 @@ import pandas as pd
 
 from core.errors import InputError, unknown
 from lab import PROFILES, Record, records
-from lab.cell import Cell
-from lab.grid import TableSpec
 from lab.record import reckoning
 from lab.report.verdict import MB, Judgement, judge
+from lab.table import Cell, TableSpec
 
 #: from the fullest budget to the smallest: the order in which a table looks for something to show
 BEST_FIRST = PROFILES[::-1]

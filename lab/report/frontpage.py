@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from lab.forms import TABLES
+from lab.published import read_published
 from lab.report.claims import PAPERS
 from lab.report.figures import to_html
 from lab.report.intervals import OUTCOMES
 from lab.report.tallies import directions, numbers
 from lab.report.verdict import FULL, REDUCED
-from lab.spec import TABLES, read_published
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

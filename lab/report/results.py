@@ -11,6 +11,7 @@ import pandas as pd
 from core.errors import InputError, listed
 from lab import Record, TableSpec, records
 from lab.experiment import PROFILES
+from lab.published import Published
 from lab.report.comparisons import lead_over
 from lab.report.frames import metrics_frame, shown_cells, table_runs
 from lab.report.intervals import interval
@@ -27,7 +28,6 @@ from lab.report.verdict import (
     printed_values,
     values,
 )
-from lab.spec import Published
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

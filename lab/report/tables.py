@@ -13,11 +13,10 @@ from pandas.io.formats.style import Styler
 
 from core.errors import unknown
 from lab import Record
-from lab.grid import TableSpec
-from lab.lines import slug
-from lab.profiles import Overrides, Profile
+from lab.profiles import Changes, Profile
 from lab.report import style
 from lab.report.frames import AND, BEST_FIRST, table_frame, verdict_counts
+from lab.table import TableSpec, slug
 
 #: columns of a grid that fit a page
 ACROSS = 4
@@ -296,11 +295,11 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
     )
 
 
-def _in_words(overrides: Overrides) -> str:
+def _in_words(changes: Changes) -> str:
     """What a table changes in a profile: for all runs, then by network or algorithm, then limits."""
-    parts = {"": overrides.fields, **overrides.models, **overrides.algorithms}
-    parts["at most"] = overrides.limits
-    changed = {name: ", ".join(_leaves(layer.fields)) for name, layer in parts.items()}
+    parts = {"": changes.fields, **changes.models, **changes.algorithms}
+    parts["at most"] = changes.limits
+    changed = {name: ", ".join(_leaves(fields)) for name, fields in parts.items()}
     return "; ".join(f"{name} {text}".strip() for name, text in changed.items() if text)
 
 

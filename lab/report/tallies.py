@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from lab import Record, TableSpec, records
-from lab.cell import Cell
 from lab.report.claims import PAPERS
 from lab.report.frames import best_cells
 from lab.report.intervals import OUTCOMES, kendall
@@ -29,6 +28,7 @@ from lab.report.verdict import (
     printed_values,
     values,
 )
+from lab.table import Cell
 
 #: the columns of `numbers`
 NUMBERS = ("paper", "own", "kind", "profile", "budget", "verdict", "difference")

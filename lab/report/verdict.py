@@ -36,8 +36,8 @@ import attrs
 
 from core.errors import InputError, unknown
 from lab import Record
-from lab.cell import Cell
 from lab.report.intervals import MOST_SEEDS, Comparison, interval
+from lab.table import Cell
 
 #: profiles at which values are compared with print
 DECIDING = ("paper", "converged")

@@ -13,7 +13,8 @@ from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator, build
 from core.rng import Rng
 from lab import rounds
-from lab.spec import TABLES, read_published
+from lab.forms import TABLES
+from lab.published import read_published
 from tests.algorithms.on_digits import accuracy_after, on_digits
 
 NARROW = {"generator_width": 4, "discriminator_width": 8, "noise": 8}

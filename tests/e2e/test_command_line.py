@@ -15,7 +15,7 @@ import typer
 from core.errors import InputError
 from core.federation import Runtime
 from core.files import FileError, alone
-from lab import TableSpec, grid, queue, records, spec
+from lab import TableSpec, forms, queue, records, table
 from lab.__main__ import main
 from lab.cli.pending import _run_pending
 from lab.record import REPOSITORY
@@ -188,12 +188,12 @@ def test_a_mistake_is_told_with_the_way_out(capsys, arguments, said):
 
 def test_an_algorithm_of_a_table_that_is_not_here_is_named(capsys, monkeypatch, tmp_path):
     """Its cells would wait without a word; it may be misspelt."""
-    for path in (spec.TABLES / "profiles.yaml", *(spec.TABLES / "gddfl").iterdir()):
-        copy = tmp_path / path.relative_to(spec.TABLES)
+    for path in (forms.TABLES / "profiles.yaml", *(forms.TABLES / "gddfl").iterdir()):
+        copy = tmp_path / path.relative_to(forms.TABLES)
         copy.parent.mkdir(exist_ok=True)
         text = path.read_text(encoding="utf-8")
         copy.write_text(text.replace("algorithm: random_selection", "algorithm: random_choice"))
-    for module in (spec, grid, queue):
+    for module in (forms, table, queue):
         monkeypatch.setattr(module, "TABLES", tmp_path)
     said = "gddfl/1: its cells wait, as there is no algorithm named 'random_choice'; did you mean "
     assert main(["table", "gddfl/1"]) == 0 and said in capsys.readouterr().out

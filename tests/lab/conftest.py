@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab.experiment import PROFILES
-from lab.grid import TableSpec
+from lab.table import TableSpec
 
 
 @pytest.fixture(scope="session")

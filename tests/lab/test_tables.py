@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 
 import pytest
@@ -10,107 +9,75 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import core.algorithms
 from core.errors import InputError
-from lab import grid, queue
+from lab import queue, table
 from lab.experiment import PROFILES, Experiment
-from lab.grid import TableSpec
-from lab.lines import slug
-from lab.spec import TABLES
+from lab.forms import TABLES
+from lab.table import TableSpec, slug
+
+
+def runs(address: str, profile: str) -> list[str]:
+    return [run.id for run in TableSpec.find_cell(address, profile).experiments]
 
 
 def test_every_cell_names_a_command_that_leads_back_to_it(cells):
-    for profile in PROFILES:
-        for spec in TableSpec.all():
-            addresses = [
-                slug(cell.address).lower()  # also where a name that is shown has a slash
-                for cell in cells[profile]
-                if (cell.paper, cell.table) == (spec.paper, spec.table)
-            ]
-            assert len(set(addresses)) == len(addresses)
     for profile, step in (("laptop", 4), ("quick", 20), ("paper", 20)):
+        addresses = [cell.address.lower() for cell in cells[profile]]
+        assert len(set(addresses)) == len(addresses)
         for cell in cells[profile][::step]:
             words = shlex.split(cell.command())
             assert words == cell.command().split(" ")
-            assert words[:5] == ["python", "-m", "lab", "run", "--cell"]
-            found = TableSpec.find_cell(words[5], words[7])
-            assert (found.paper, found.table, found.row, found.column, found.metric) == (
-                cell.paper,
-                cell.table,
-                cell.row,
-                cell.column,
-                cell.metric,
-            )
-            assert [run.id for run in found.experiments] == [run.id for run in cell.experiments]
+            assert words[:3] == ["fedcon", "run", "--cell"]
+            assert TableSpec.find_cell(words[3], words[5]) is cell
             # and so do the names that a table shows, but for one with a stroke of its own
-            shown = (cell.paper, cell.table, cell.row, cell.column, cell.metric)
+            shown = (cell.paper, cell.table, *cell.names)
             if "/" not in "".join(shown):
-                assert TableSpec.find_cell("/".join(shown), words[7]).address == cell.address
+                assert TableSpec.find_cell("/".join(shown), words[5]) is cell
 
 
-@functools.cache
-def stated(paper: str, table: str) -> dict[str, list[int]]:
-    """The seeds that a table's file states, for each of its columns."""
-    file = yaml.safe_load((TABLES / paper / f"{table}.yaml").read_text(encoding="utf-8"))
-    names = [column.name for column in TableSpec.find(paper, table).columns]
-    of_all = file.get("seeds", [0, 1, 2])
-    return {
-        name: column.get("seeds", of_all)
-        for name, column in zip(names, file["columns"], strict=True)
-    }
-
-
-def test_experiments_exist_at_every_profile(cells):
+def test_the_runs_of_a_cell_have_the_seeds_that_its_table_states(cells):
+    stated = {}
+    for spec in TableSpec.all():
+        file = yaml.safe_load(spec.path.read_text(encoding="utf-8"))
+        for column, entry in zip(spec.columns, file["columns"], strict=True):
+            seeds = entry.get("seeds", file.get("seeds", [0, 1, 2]))
+            stated[spec.paper, spec.table, column.name] = seeds
     for profile in PROFILES:
         for cell in cells[profile]:
             seeds = [run.seed for run in cell.experiments]
-            assert seeds == stated(cell.paper, cell.table)[cell.column]
+            assert seeds == stated[cell.paper, cell.table, cell.column]
             # the book's own tables, for example of switches, may have one seed
             assert seeds[:3] == [0, 1, 2] or not cell.published
-            assert len({run.id for run in cell.experiments}) == len(seeds)
             assert {run.profile for run in cell.experiments} == {profile}
             assert all(Experiment.from_dict(run.to_dict()) == run for run in cell.experiments)
 
 
+@pytest.mark.parametrize("name", ["fedvck/2 3 7 11 14", "fedmk/1 4 5 7", "fediod/1 5 6"])
+def test_cells_of_one_table_are_different_runs(name):
+    paper, _, tables = name.partition("/")
+    for number in tables.split():
+        cells = TableSpec.find(paper, number).cells("paper")
+        found = [run.id for cell in cells for run in cell.experiments]
+        assert len(set(found)) == len(found)
+
+
 @pytest.mark.parametrize(
-    ("paper", "table"),
+    ("one", "other", "profile"),
     [
-        ("fedvck", 2),
-        ("fedvck", 3),
-        ("fedvck", 7),
-        ("fedvck", 11),
-        ("fedvck", 14),
-        ("fedmk", 1),
-        ("fedmk", 4),
-        ("fedmk", 5),
-        ("fedmk", 7),
-        ("fediod", 1),
-        ("fediod", 5),
-        ("fediod", 6),
-        ("reference", 1),
+        ("reference/1/FedAvg/cifar10-0.05", "fedvck/11/FedAvg/cifar10-0.05", "laptop"),
+        ("reference/1/FedProx/cifar10-0.05", "fedvck/11/FedProx/cifar10-0.05", "laptop"),
+        *(
+            (f"fedvck/rivals/{row}/cifar10-0.05", f"fedvck/ladder/{step}/cifar10-0.05", "converged")
+            for row, step in (
+                ("FedAvg", "FedAvg, three epochs"),
+                ("FedDM from real images, Adam", "FedDM from real images, Adam"),
+                ("FedVCK as released, Adam", "FedVCK as released, Adam"),
+            )
+        ),
     ],
 )
-def test_cells_of_one_table_are_different_runs(paper, table):
-    runs = [
-        run.id for cell in TableSpec.find(paper, table).cells("paper") for run in cell.experiments
-    ]
-    assert len(set(runs)) == len(runs)
-
-
-def test_settings_of_algorithms_that_are_here_are_valid(cells):
-    here = core.algorithms.names()
-    for profile in PROFILES:
-        for cell in cells[profile]:
-            run = cell.experiments[0]
-            if run.algorithm in here:
-                core.algorithms.create(run.algorithm, run.settings, run.variant)
-
-
-@pytest.mark.parametrize("row", ["FedAvg", "FedProx"])
-def test_reference_and_fedvck_share_their_cifar10_runs(row):
-    ours = TableSpec.find_cell(f"reference/1/{row}/cifar10-0.05", "laptop")
-    theirs = TableSpec.find_cell(f"fedvck/11/{row}/cifar10-0.05", "laptop")
-    assert [run.id for run in ours.experiments] == [run.id for run in theirs.experiments]
+def test_cells_that_state_the_same_share_their_runs(one, other, profile):
+    assert runs(one, profile) == runs(other, profile)
 
 
 def test_what_cannot_be_tested_says_why(cells):
@@ -120,38 +87,39 @@ def test_what_cannot_be_tested_says_why(cells):
     assert TableSpec.find_cell("reference/1/FedAvg/mnist-0.05", "paper").implemented
 
 
-def test_the_reference_table_is_most_urgent(cells):
+def test_the_reference_table_is_most_urgent_and_main_tables_come_next(cells):
     first = TableSpec.find("reference", 1).priority
     assert first == min(spec.priority for spec in TableSpec.all())
     for spec in TableSpec.all():
         own = [cell.priority for cell in cells["laptop"] if cell.spec is spec]
         assert own == sorted(set(own))
-    main = [
-        TableSpec.find(paper, table).priority
-        for paper, table in (
-            ("fedvck", 3),
-            ("fedvck", 11),
-            ("fedmk", 1),
-            ("fediod", 1),
-            ("gddfl", 1),
-            ("fedvck", 7),
-            ("fedvck", 2),
-            ("fedvck", 14),
-        )
-    ]
+    names = ["fedvck/3", "fedvck/11", "fedmk/1", "fediod/1", "gddfl/1", "fedvck/7", "fedvck/2"]
+    main = [TableSpec.find(*name.split("/")).priority for name in [*names, "fedvck/14"]]
     assert main == sorted(main)
 
 
-def test_comparisons():
-    assert ("FedAvg", "FedVCK") in TableSpec.find("fedvck", 3).pairs()
-    assert len(TableSpec.find("fedvck", 3).pairs()) == 45
-    assert TableSpec.find("fedvck", 4).pairs() == [
-        ("w.o. all", "w.o. L_rc + P_w"),
-        ("w.o. L_rc + P_w", "w.o. L_rc"),
-        ("w.o. L_rc", "FedVCK"),
-    ]
-    assert TableSpec.find("fedmk", 5).pairs() == [("tau=1", "tau=5"), ("tau=10", "tau=5")]
-    assert TableSpec.find("fedmk", 7).pairs() == []  # a description
+@pytest.mark.parametrize(
+    ("paper", "number", "pairs"),
+    [
+        (
+            *("fedvck", 4),
+            [
+                ("w.o. all", "w.o. L_rc + P_w"),
+                ("w.o. L_rc + P_w", "w.o. L_rc"),
+                ("w.o. L_rc", "FedVCK"),
+            ],
+        ),
+        ("fedmk", 5, [("tau=1", "tau=5"), ("tau=10", "tau=5")]),
+        ("fedmk", 7, []),  # a description
+    ],
+)
+def test_comparisons(paper, number, pairs):
+    assert TableSpec.find(paper, number).pairs() == pairs
+
+
+def test_by_default_each_row_that_the_paper_prints_is_compared_with_each_other():
+    pairs = TableSpec.find("fedvck", 3).pairs()
+    assert ("FedAvg", "FedVCK") in pairs and len(pairs) == 45
 
 
 # --- names
@@ -194,6 +162,10 @@ def test_an_unknown_profile():
         TableSpec.find_cell("fedvck/3/FedAvg/pathmnist-0.05", "labtop")
 
 
+# --- what waits
+# ---------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -214,7 +186,7 @@ def test_a_mistake_in_a_table_does_not_hide_what_another_paper_needs(tmp_path, m
             copy.parent.mkdir(exist_ok=True)
             copy.write_bytes(path.read_bytes())
     (tmp_path / "gddfl" / "1.yaml").write_text("paper: gddfl\n")
-    for module in (queue, grid):
+    for module in (queue, table):
         monkeypatch.setattr(module, "TABLES", tmp_path)
     assert queue.pending("paper", tmp_path, only="fedmk")
     with pytest.raises(InputError, match=r"gddfl/1\.yaml"):
@@ -226,21 +198,3 @@ def test_a_run_whose_split_file_is_missing_cannot_run_here(tmp_path, monkeypatch
     monkeypatch.setattr("core.data.present_names", lambda: {"cifar10"})
     missing = [one.missing for one in queue.pending("converged", tmp_path) if one.missing]
     assert any("splits/CIFAR10_clients10_alpha0.05.json is not here" in said for said in missing)
-
-
-@pytest.mark.parametrize(
-    "row, step",
-    [
-        ("FedAvg", "FedAvg, three epochs"),
-        ("FedDM from real images, Adam", "FedDM from real images, Adam"),
-        ("FedVCK as released, Adam", "FedVCK as released, Adam"),
-    ],
-)
-def test_rows_that_the_rivals_share_with_the_ladder_are_the_same_runs(row, step):
-    runs = [
-        [one.id for one in cell.experiments]
-        for table, name in (("rivals", row), ("ladder", step))
-        for cell in TableSpec.find("fedvck", table).cells("converged")
-        if cell.row == name
-    ]
-    assert len(runs) == 2 and runs[0] == runs[1]

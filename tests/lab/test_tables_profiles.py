@@ -9,28 +9,27 @@ import pytest
 from core.data import drawn, monuseg, sites
 from core.errors import InputError
 from lab.experiment import PROFILES, Experiment
-from lab.grid import TableSpec
 from lab.profiles import Profile, apply
+from lab.table import TableSpec
+
+LAPTOP = {
+    "model_options": {"width": 64},
+    "partition": {"name": "dirichlet", "alpha": 0.05},
+    "evaluate_every": 2,
+    "settings": {"local_steps": 10, "lr": 0.003},
+    "profile": "laptop",
+}
 
 
 def test_laptop_reduces_what_it_says():
-    spec = TableSpec.find("reference", 1)
-    runs = {(cell.row, cell.column): cell.experiments[0] for cell in spec.cells("laptop")}
-    assert runs["FedAvg", "mnist-0.05"] == Experiment(
-        algorithm="fedavg",
-        dataset="mnist",
-        model="convnet",
-        model_options={"width": 64},
-        clients=10,
-        rounds=10,
-        partition={"name": "dirichlet", "alpha": 0.05},
-        evaluate_every=2,
-        settings={"local_steps": 10, "lr": 0.003},
-        profile="laptop",
+    run = TableSpec.find_cell("reference/1/FedAvg/mnist-0.05", "laptop").experiments[0]
+    assert run == Experiment(algorithm="fedavg", dataset="mnist", **LAPTOP)
+    alone = TableSpec.find_cell("reference/1/Standalone/mnist-0.05", "laptop").experiments[0]
+    assert alone.evaluate_every == 10
+    paper, laptop = (
+        TableSpec.find_cell("fedvck/2/fedavg/pathmnist-0.05", profile).experiments[0]
+        for profile in ("paper", "laptop")
     )
-    assert runs["Standalone", "mnist-0.05"].evaluate_every == 10
-    paper = TableSpec.find_cell("fedvck/2/fedavg/pathmnist-0.05", "paper").experiments[0]
-    laptop = TableSpec.find_cell("fedvck/2/fedavg/pathmnist-0.05", "laptop").experiments[0]
     assert (paper.rounds, laptop.rounds) == (100, 10)
     assert paper.settings == paper.model_options == {}
 
@@ -42,9 +41,9 @@ def test_quick_keeps_the_concentration_and_nothing_else_of_the_data(cells):
             assert (run.model, run.model_options) == ("unet", {"width": 4})
             assert run.partition == {"name": "natural"}
             continue
-        stated = TableSpec.find(cell.paper, cell.table).defaults.fields
         # a row may be about the network, but not about another one than this
-        own = cell.place.row.fields.get("model_options", {}) if stated["model"] == "convnet" else {}
+        own = cell.row_entry.fields.get("model_options", {})
+        own = own if cell.spec.defaults["model"] == "convnet" else {}
         assert (run.dataset, run.model) == ("digits", "convnet")
         assert run.model_options == own | {"width": 16}
         assert run.rounds <= 2
@@ -54,59 +53,55 @@ def test_quick_keeps_the_concentration_and_nothing_else_of_the_data(cells):
 
 
 def test_a_stand_in_is_labelled_and_draws_its_own_partition():
-    cell = TableSpec.find_cell("fedvck/3/fedavg/pneumoniamnist_224-0.05", "laptop")
+    address = "fedvck/3/fedavg/pneumoniamnist_224-0.05"
+    cell, original = (TableSpec.find_cell(address, one) for one in ("laptop", "paper"))
     assert cell.stand_in == "pneumoniamnist in place of pneumoniamnist_224"
-    run = cell.experiments[0]
+    run, of_print = cell.experiments[0], original.experiments[0]
     assert (run.dataset, run.model) == ("pneumoniamnist", "convnet")
     assert run.partition == {"name": "dirichlet", "alpha": 0.05, "cap": True}
-    original = TableSpec.find_cell("fedvck/3/fedavg/pneumoniamnist_224-0.05", "paper")
-    assert original.stand_in is None
-    assert (
-        original.experiments[0].partition["file"]
-        == "splits/PneumoniaMNIST224_clients10_alpha0.05.json"
-    )
+    file = "splits/PneumoniaMNIST224_clients10_alpha0.05.json"
+    assert original.stand_in is None and of_print.partition["file"] == file
+
+
+# --- by hand
+# ---------------------------------------------------------------------------------------------
+
+MNIST = {"algorithm": "fedavg", "dataset": "mnist"}
 
 
 def test_by_hand_what_is_stated_holds():
-    run = apply(
-        "laptop",
-        {
-            "algorithm": "fedavg",
-            "dataset": "pneumoniamnist",
-            "clients": 10,
-            "partition": {"name": "dirichlet", "alpha": 0.05},
-        },
-    )
-    assert run == Experiment(
-        algorithm="fedavg",
-        dataset="pneumoniamnist",
-        clients=10,
-        model_options={"width": 64},
-        partition={"name": "dirichlet", "alpha": 0.05},
-        evaluate_every=2,
-        settings={"local_steps": 10, "lr": 0.003},
-        profile="laptop",
-    )
-    run = apply(
-        "laptop",
-        {
-            "algorithm": "fedavg",
-            "dataset": "mnist",
-            "model": "lenet",
-            "rounds": 30,
-            "settings": {"local_steps": 50, "lr": 0.1},
-        },
-    )
-    assert (run.rounds, run.model_options, run.settings) == (30, {}, {"local_steps": 50, "lr": 0.1})
+    asked = MNIST | {"partition": LAPTOP["partition"], "seed": 3}
+    assert apply("laptop", asked) == Experiment(**MNIST, **LAPTOP, seed=3)
+    other = {"model": "lenet", "rounds": 30, "settings": {"local_steps": 50, "lr": 0.1}}
+    run = apply("laptop", MNIST | other)
+    assert (run.rounds, run.model_options, run.settings) == (30, {}, other["settings"])
     assert apply("quick", {"algorithm": "fedavg"}).dataset == "digits"
-    assert apply("quick", {"algorithm": "fedavg", "dataset": "mnist"}).dataset == "mnist"
-    with pytest.raises(InputError, match="profile named"):
-        apply("big", {"algorithm": "fedavg", "dataset": "mnist"})
-    with pytest.raises(InputError, match="experiment field"):
-        apply("paper", {"algorithm": "fedavg", "dataset": "mnist", "round": 3})
-    for wrong in ({"rounds": "x"}, {"settings": [1]}, {"algorithm": ["fedavg"]}):
-        with pytest.raises(InputError):
-            apply("quick", {"algorithm": "fedavg", "dataset": "mnist"} | wrong)
+    assert apply("quick", MNIST).dataset == "mnist"
+
+
+def test_by_hand_a_concentration_is_written_in_one_way():
+    """1 and 1.0 would be two ids."""
+    runs = [
+        apply("paper", MNIST | {"partition": {"name": "dirichlet", "alpha": alpha}})
+        for alpha in (1, 1.0)
+    ]
+    assert runs[0].id == runs[1].id
+
+
+@pytest.mark.parametrize(
+    ("profile", "fields", "said"),
+    [
+        ("big", MNIST, "profile named"),
+        ("paper", {"dataset": "mnist"}, "needs 'algorithm'"),
+        ("paper", MNIST | {"round": 3}, "experiment field.*'rounds'"),
+        ("quick", MNIST | {"rounds": "x"}, "rounds must be"),
+        ("quick", MNIST | {"settings": [1]}, "settings must map"),
+        ("quick", MNIST | {"algorithm": ["fedavg"]}, "algorithm must be a name"),
+    ],
+)
+def test_a_mistake_by_hand_is_named(profile, fields, said):
+    with pytest.raises(InputError, match=said):
+        apply(profile, fields)
 
 
 def test_profiles_describe_themselves():
@@ -134,17 +129,20 @@ def test_tables_of_pixels_are_measured_at_sites_that_their_data_have(table, prof
         assert asked <= set(had), cell.address
 
 
-def test_epochs_that_are_asked_for_are_not_covered_by_a_profiles_steps():
-    asked = {"algorithm": "fedavg", "dataset": "mnist", "settings": {"local_epochs": 3}}
-    assert apply("laptop", asked).new_algorithm().settings.steps(640) == 30
-    both = asked | {"settings": {"local_epochs": 3, "local_steps": 7}}
-    assert apply("laptop", both).new_algorithm().settings.steps(640) == 7
-    assert apply("laptop", asked | {"settings": {}}).new_algorithm().settings.steps(640) == 10
-    taught = {"algorithm": "fedkd", "dataset": "mnist", "settings": {"distill_epochs": 3}}
-    assert apply("laptop", taught).new_algorithm().settings.distill_steps is None
-    assert apply("laptop", taught | {"settings": {}}).settings["distill_steps"] == 60
-    server = {"algorithm": "fedvck", "dataset": "mnist", "settings": {"server_epochs": 3}}
-    assert apply("laptop", server).new_algorithm().settings.training.total(512) == 6
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "steps"),
+    [
+        ("fedavg", {"local_epochs": 3}, lambda used: used.steps(640) == 30),
+        ("fedavg", {"local_epochs": 3, "local_steps": 7}, lambda used: used.steps(640) == 7),
+        ("fedavg", {}, lambda used: used.steps(640) == 10),
+        ("fedkd", {"distill_epochs": 3}, lambda used: used.distill_steps is None),
+        ("fedkd", {}, lambda used: used.distill_steps == 60),
+        ("fedvck", {"server_epochs": 3}, lambda used: used.training.total(512) == 6),
+    ],
+)
+def test_epochs_that_are_asked_for_are_not_covered_by_a_profiles_steps(algorithm, settings, steps):
+    asked = {"algorithm": algorithm, "dataset": "mnist", "settings": settings}
+    assert steps(apply("laptop", asked).new_algorithm().settings)
 
 
 @pytest.mark.parametrize("profile", ["paper", "laptop"])
@@ -162,5 +160,5 @@ def test_nor_by_the_steps_that_an_algorithm_has_by_itself(profile, algorithm, va
 
 def test_what_hides_no_epochs_is_not_stated():
     """Else a run by hand would have another id than the same one in a table."""
-    asked = {"algorithm": "fedavg", "dataset": "mnist", "settings": {"local_epochs": 3}}
+    asked = MNIST | {"settings": {"local_epochs": 3}}
     assert apply("paper", asked).settings == {"local_epochs": 3}

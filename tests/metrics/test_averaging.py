@@ -14,7 +14,7 @@ from sklearn import metrics as reference
 
 from core.errors import InputError
 from core.metrics.averaging import AVERAGINGS, fit, harmonic_mean, possible_averagings
-from lab.spec import TABLES
+from lab.forms import TABLES
 
 #: GDD-FL's test set: 584 of 33,126 images are malignant, so about 58 of 3,314
 POSITIVES, NEGATIVES = 58, 3256

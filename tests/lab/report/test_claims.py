@@ -12,6 +12,7 @@ from scipy.stats import t
 
 from core.errors import InputError
 from lab import TableSpec, records
+from lab.forms import TABLES
 from lab.record import REPOSITORY
 from lab.report import claims as report_claims
 from lab.report.claim_views import claims_figure, claims_table
@@ -25,7 +26,6 @@ from lab.report.claims import (
 )
 from lab.report.comparisons import Lead, refuted
 from lab.report.frames import runs_frame
-from lab.spec import TABLES
 
 ALL = [claim for paper in papers() for claim in claims(paper)]
 

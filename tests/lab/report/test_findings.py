@@ -9,6 +9,7 @@ from scipy import stats
 
 from core.errors import InputError
 from lab import TableSpec, records
+from lab.forms import TABLES, read_yaml
 from lab.report.claims import PAPERS
 from lab.report.findings import (
     BOTTOM_LINES,
@@ -24,7 +25,6 @@ from lab.report.findings import (
 )
 from lab.report.frames import table_runs
 from lab.report.results import gains_by_rule, verdicts_by_rule
-from lab.spec import TABLES, read_yaml
 
 ENTRIES = read_yaml(FINDINGS)
 

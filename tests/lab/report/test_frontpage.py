@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from lab import TableSpec, records
+from lab.forms import TABLES, read_yaml
 from lab.report import charts
 from lab.report.findings import FINDINGS, findings
 from lab.report.frontpage import REST, by_paper, folded, headline, printed
 from lab.report.tallies import directions, numbers, tally
 from lab.report.verdict import FULL, REDUCED
-from lab.spec import TABLES, read_yaml
 
 
 def measured(*cells, shift=0.0):

@@ -15,8 +15,8 @@ from core import data
 from core.data import partition
 from core.data.roots import data_root
 from core.errors import InputError
+from lab.forms import TABLES
 from lab.report import knowledge
-from lab.spec import TABLES
 
 
 def split_sizes(dataset: str, file: str) -> pd.DataFrame:

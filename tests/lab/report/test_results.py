@@ -11,6 +11,7 @@ import pytest
 
 from core.errors import InputError
 from lab import Experiment, Record, TableSpec
+from lab.published import Published
 from lab.report.frames import metrics_frame, runs_frame, table_runs, verdict_counts
 from lab.report.results import (
     beside_chance,
@@ -32,7 +33,6 @@ from lab.report.results import (
     spreads,
     verdicts_by_rule,
 )
-from lab.spec import Published
 
 
 def record(experiment, accuracy=0.5, **bytes_):

@@ -93,12 +93,12 @@ def test_nothing_is_chosen_before_all_tries_are_measured():
 
 def test_the_laptop_profile_holds_what_was_chosen():
     """From the book's own records: a profile that drifts away from them fails here."""
-    overrides = Profile.load(PROFILE).overrides
+    profile = Profile.load(PROFILE)
     rows = tuning_frame().query("chosen").to_dict("records")
     assert rows
     for row in rows:
         algorithm = row["algorithm"]
-        settings = attrs.asdict(_default(algorithm)) | overrides.settings_of(algorithm)
+        settings = attrs.asdict(_default(algorithm)) | profile.settings_of(algorithm)
         for name, value in row["settings"].items():
             assert settings[name] == value, (
                 f"{row['algorithm']}: {name} is {settings[name]}, but {value} was chosen"

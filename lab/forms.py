@@ -1,0 +1,204 @@
+"""Forms of what is read from files, by pydantic; a mistake is one line that names file, key and cause."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import attrs
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from core.checks import check_whole
+from core.errors import InputError, brief, one_line, unknown
+from core.files import read_text
+from lab.experiment import PROFILES, Experiment
+
+#: where the specifications are kept: `<paper>/<table>.yaml`, `<paper>/published.csv` and
+#: `profiles.yaml`
+TABLES = Path(__file__).resolve().parents[1] / "book" / "tables"
+#: bytes of the largest file that is read
+LARGEST = 2**20
+#: the fields of an experiment that a specification may state; seed and profile come from elsewhere
+FIELDS = frozenset(attrs.fields_dict(Experiment)) - {"seed", "profile"}
+#: the fields whose entries are values of their own
+OPEN = ("model_options", "settings", "attack")
+#: fields that are whole numbers of at least 1
+COUNTS = ("rounds", "clients", "evaluate_every")
+
+
+def checked_values(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of an experiment as they are. Raises InputError for one that could not be merged with
+    others.
+    """
+    for key, value in fields.items():
+        if key in OPEN and not _is_mapping(value):
+            raise InputError(f"{key} must map names to values, not {brief(value)}")
+        if key in COUNTS:
+            check_whole(key, value, 1)
+        if key in ("algorithm", "model", "dataset") and not isinstance(value, str):
+            raise InputError(f"{key} must be a name, not {brief(value)}")
+    return dict(fields)
+
+
+def _checked(allowed: Collection[str]) -> AfterValidator:
+    """A validator of fields of which some are allowed."""
+
+    def check(fields: dict[str, Any]) -> dict[str, Any]:
+        for key in fields:
+            if key not in allowed:
+                raise unknown("field", key, allowed)
+        return checked_values(fields)
+
+    return AfterValidator(check)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+def _profile(name: str) -> str:
+    if name not in PROFILES:
+        raise unknown("profile", name, PROFILES)
+    return name
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+#: the fields that a row states, those that other places may state, and upper limits of some
+RowFields = Annotated[dict[str, Any], _checked(FIELDS)]
+Fields = Annotated[dict[str, Any], _checked(FIELDS - {"algorithm"})]
+Limits = Annotated[dict[str, Any], _checked(COUNTS)]
+ProfileName = Annotated[str, AfterValidator(_profile)]
+Whole = Annotated[int, Field(ge=0)]
+
+
+class Part(BaseModel):
+    """A part of a specification. Where it has `fields`, the fields of an experiment that stand beside
+    its own keys are among them.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sort_keys(cls, data: Any) -> Any:
+        if not _is_mapping(data):
+            raise InputError(f"must map names to values, not {brief(data)}")
+        own = set(cls.model_fields) - {"fields"}
+        states = "fields" in cls.model_fields
+        for key in data:
+            if key not in own | (FIELDS if states else set()):
+                raise unknown("key", key, own | (FIELDS if states else set()))
+        fields = {key: value for key, value in data.items() if key not in own}
+        return {key: data[key] for key in data if key in own} | (
+            {"fields": fields} if states else {}
+        )
+
+
+Form = TypeVar("Form", bound=BaseModel)
+
+
+def read(form: type[Form], data: Any, where: str) -> Form:
+    """A part of a file in its form. Raises InputError for the first mistake, with its place."""
+    try:
+        return form.model_validate(data)
+    except ValidationError as error:
+        raise InputError(mistake(error, data, where)) from None
+
+
+def mistake(error: ValidationError, data: Any, where: str) -> str:
+    """The first mistake that pydantic found, in one line: the place, what is wrong, what is there."""
+    first = error.errors(include_url=False)[0]
+    place, cause = [where] if where else [], first.get("ctx", {}).get("error")
+    for key in first["loc"]:
+        if isinstance(data, Mapping):
+            data = data.get(key)
+        elif isinstance(data, Sequence) and isinstance(key, int):
+            data, key = data[key], key + 1
+            if isinstance(data, Mapping):
+                key = data.get("name") or data.get("dataset") or key
+        place += [str(key)] if key not in ("fields", "[key]") else []
+    if isinstance(cause, InputError):
+        return f"{', '.join(place)}: {cause}"
+    if first["type"] == "missing":
+        return f"{', '.join(place[:-1])} has no {place[-1]!r}"
+    said = first["msg"].replace("Input should", "must")
+    return f"{', '.join(place)} {said}, not {brief(first['input'])}"
+
+
+class _Loader(yaml.SafeLoader if not yaml.__with_libyaml__ else yaml.CSafeLoader):  # type: ignore[misc]
+    """YAML without the silence about a key that stands twice."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+    twice = [name for name, count in Counter(names).items() if count > 1 and name != "<<"]
+    if twice:
+        raise yaml.MarkedYAMLError(
+            problem=f"the key {twice[0]!r} stands twice", problem_mark=node.start_mark
+        )
+    loader.flatten_mapping(node)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+# 5e-2 is a number to everybody but YAML 1.1, which wants a point and a sign: 5.0e-2
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def short(path: Path) -> str:
+    """The last two parts of a path: how a message names a specification."""
+    return "/".join(path.parts[-2:])
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping. Raises InputError, naming the file, when it is missing or
+    is not one.
+    """
+    text = read_text(path, LARGEST, "specification")
+    try:
+        data = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InputError(f"{short(path)}{line} is not valid YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:  # such as a 13th month
+        raise InputError(f"{short(path)} is not valid YAML: {one_line(error, 150)}") from None
+    if not _is_mapping(data):
+        raise InputError(f"{short(path)} must hold a mapping of names to values")
+    return data
+
+
+def as_mapping(value: Any, where: str) -> dict[str, Any]:
+    """`value` as a mapping with names as keys; None is an empty one. Raises InputError
+    otherwise.
+    """
+    if value is not None and not _is_mapping(value):
+        raise InputError(f"{where} must map names to values, not {brief(value)}")
+    return value or {}
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    """`value` as a list that is not empty. Raises InputError otherwise."""
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{where} must be a list with at least one entry, not {brief(value)}")
+    return value
+
+
+def check_keys(data: Mapping[str, Any], allowed: Collection[str], where: str) -> None:
+    """Raise InputError, with the nearest right name, for a key of `data` that is not allowed."""
+    for key in data:
+        if key not in allowed:
+            raise unknown(f"key of {where}", key, allowed)

@@ -1,0 +1,148 @@
+"""The numbers that papers print: `book/tables/<paper>/published.csv`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from core.errors import InputError, unknown
+from core.files import read_text
+from lab.forms import LARGEST, short
+
+#: the columns that a published.csv must have beside those that a `match` may name
+PRINTED = ("table", "metric", "value", "std", "unit", "better", "note")
+#: what may stand in two of them; MB are 2^20 bytes
+UNITS, BETTER = ("percent", "MB", "auc", "score", "pixel", "dB"), ("higher", "lower")
+
+
+@attrs.frozen
+class Published:
+    """A number as the paper prints it."""
+
+    #: None where a word is printed in its place, such as OOM (out of memory)
+    value: float | None
+    text: str
+    std: float | None
+    #: one of `UNITS`
+    unit: str
+    #: one of `BETTER`
+    better: str
+    note: str
+    #: the deviation of the same number in another table, where this one prints none
+    std_elsewhere: float | None = None
+
+    @property
+    def spread(self) -> float | None:
+        """The deviation over the paper's runs, from whichever table has it."""
+        return self.std_elsewhere if self.std is None else self.std
+
+
+def read_published(path: Path) -> list[dict[str, str]]:
+    """The rows of a published.csv; none when there is no such file. Raises InputError when a column
+    is missing.
+    """
+    if not path.exists():
+        return []
+    reader = csv.DictReader(io.StringIO(read_text(path, LARGEST, "list of printed numbers")))
+    try:
+        rows = list(reader)
+    except csv.Error as error:
+        raise InputError(f"{short(path)}, line {reader.line_num}: {error}") from None
+    for column in PRINTED:
+        if column not in (reader.fieldnames or ()):
+            raise InputError(f"{short(path)} has no column {column!r}")
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise InputError(f"{short(path)}, row {number}, has not as many values as the header")
+    return rows
+
+
+def of_table(rows: Sequence[dict[str, str]], table: str) -> list[dict[str, str]]:
+    """The rows of one table, with another entry: `std_elsewhere`, the deviation that another table
+    prints with the same number for the same method, data and rounds; empty where none does, or
+    several differ.
+    """
+
+    def same_runs(row: Mapping[str, str]) -> tuple[str, ...]:
+        apart = ("table", "setting", "std", "note")
+        return tuple(value for key, value in row.items() if key not in apart)
+
+    spreads = dict[tuple[str, ...], set[str]]()
+    for row in rows:
+        if row["std"] and row["table"] != table:
+            spreads.setdefault(same_runs(row), set()).add(row["std"])
+    found = []
+    for row in rows:
+        if row["table"] == table:
+            known = spreads.get(same_runs(row), set())
+            (std,) = known if len(known) == 1 else ("",)
+            found.append(row | {"std_elsewhere": std})
+    return found
+
+
+def _matches(row: Mapping[str, str], key: str, wanted: Any) -> bool:
+    printed = row[key]
+    if key == "method":  # one printed cell may be shared by several methods
+        return str(wanted) in printed.split()
+    if key == "setting":
+        return set(printed.split(",")) == set(str(wanted).split(","))
+    if isinstance(wanted, (int, float)):
+        try:
+            return float(printed) == wanted
+        except ValueError:
+            return False
+    return printed == str(wanted)
+
+
+def join_match(row: Mapping[str, Any], column: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row and a column ask for together: the parts of `setting` add up, in other keys the
+    column prevails.
+    """
+    parts = [str(match["setting"]) for match in (column, row) if "setting" in match]
+    return {**row, **column, **({"setting": ",".join(parts)} if parts else {})}
+
+
+def match_one(rows: list[dict[str, str]], match: Mapping[str, Any], where: str) -> Published:
+    """The one printed number that fits; raises InputError when none or several do."""
+    for key in match:
+        if rows and key not in (known := set(rows[0]) - {*PRINTED, "std_elsewhere"}):
+            raise unknown(f"column to match in published.csv ({where})", key, known)
+    found = [
+        row for row in rows if all(_matches(row, key, wanted) for key, wanted in match.items())
+    ]
+    if len(found) != 1:
+        raise InputError(
+            f"{where}: match {dict(match)} fits {len(found)} rows of published.csv, not one; the `match` of "
+            "the row and of the column together must tell them apart"
+        )
+    return as_published(found[0], where)
+
+
+def as_published(row: Mapping[str, str], where: str) -> Published:
+    """A row of published.csv as a number. Raises InputError for a value that is neither a number
+    nor OOM.
+    """
+    text = row["value"]
+    try:
+        value = None if text == "OOM" else float(text)
+        std, elsewhere = (
+            float(text) if text else None for text in (row["std"], row.get("std_elsewhere"))
+        )
+        if not all(math.isfinite(one) for one in (value, std, elsewhere) if one is not None):
+            raise ValueError
+        if any(one is not None and one < 0 for one in (std, elsewhere)):
+            raise ValueError
+    except ValueError:
+        raise InputError(
+            f"{where}: published.csv holds {text!r} ± {row['std']!r}, which is no number"
+        ) from None
+    for key, known in (("unit", UNITS), ("better", BETTER)):
+        if row[key] not in known:
+            raise unknown(f"{key} in published.csv ({where})", row[key], known)
+    return Published(value, text, std, row["unit"], row["better"], row["note"], elsewhere)

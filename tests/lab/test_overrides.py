@@ -1,0 +1,282 @@
+"""Overrides: which of them holds, where each value comes from, and that none is idle."""
+
+from __future__ import annotations
+
+import itertools
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import core.algorithms
+from lab import PROFILES, Experiment, TableSpec
+from lab.explain import explanation, origins
+from lab.forms import TABLES, read_yaml, short
+from lab.overrides import Merged, Override, merge, opened
+from lab.profiles import profiles
+from lab.published import read_published
+
+
+def stack(*parts, alpha=None) -> Merged:
+    """Overrides named 0, 1, 2, … on each other."""
+    return merge([Override(str(i), fields) for i, fields in enumerate(parts)], alpha)
+
+
+# --- merging
+# ---------------------------------------------------------------------------------------------
+
+_plain = st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), max_size=3)
+FILE = {"partition": {"name": "file", "file": "x.json"}}
+DRAWN = {"partition": {"name": "dirichlet", "alpha": 1}}
+CAPPED = {"partition": {"name": "dirichlet", "alpha": 0.5, "cap": True}}
+NATURAL = {"dataset": "a", "partition": {"name": "natural"}}
+IID = {"dataset": "a", "partition": {"name": "iid"}}
+WIDE = {"model": "resnet18", "model_options": {"pool": "released"}}
+
+
+@given(st.lists(_plain, max_size=5))
+def test_the_last_value_holds_and_every_place_that_states_one_is_a_step(parts):
+    made = stack(*({"settings": one, **one} for one in parts))
+    history = made.history()
+    whole = {key: value for one in parts for key, value in one.items()}
+    assert made.fields == ({"settings": whole, **whole} if parts else {})
+    assert {key: steps[-1][0] for key, steps in history.items()} == opened(made.fields)
+    for name in "abc":
+        wanted = [(one[name], str(i)) for i, one in enumerate(parts) if name in one]
+        assert history.get(f"settings.{name}", []) == history.get(name, []) == wanted
+
+
+@pytest.mark.parametrize(
+    ("parts", "fields"),
+    [
+        ([FILE, DRAWN], DRAWN),  # another kind replaces the first whole
+        ([DRAWN, {"partition": {"cap": True}}], {"partition": DRAWN["partition"] | {"cap": True}}),
+        ([WIDE, {"model": "convnet"}], {"model": "convnet"}),
+        ([WIDE, {"model": "resnet18"}], WIDE),
+        ([IID, {"dataset": "b"}], IID | {"dataset": "b"}),  # it fits any data
+        ([NATURAL, {"dataset": "b"}], CAPPED | {"dataset": "b"}),
+        ([NATURAL, {"dataset": "b"} | DRAWN], DRAWN | {"dataset": "b"}),
+        ([NATURAL, {"rounds": 3}], NATURAL | {"rounds": 3}),
+    ],
+)
+def test_what_does_not_belong_together_is_not_merged(parts, fields):
+    assert stack(*parts).fields == fields
+
+
+def test_a_partition_that_is_drawn_anew_has_the_concentration_of_its_column():
+    before, after = stack(NATURAL, {"dataset": "b"}, alpha=0.1).history()["partition"]
+    assert before[0]["name"] == "natural" and after[0]["alpha"] == 0.1
+    assert "its data set is another" in after[1]
+
+
+def test_merging_leaves_its_parts_alone():
+    part = {"settings": {"a": {"b": 1}}}
+    out = stack(part, {"settings": {"a": {"c": 2}}}).fields
+    out["settings"]["a"]["b"] = 3
+    assert part == {"settings": {"a": {"b": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("part", "changed"),
+    [
+        (Override("", {"rounds": 4, "clients": 20}, limits=True), {"rounds": 4}),  # 10 of each
+        (Override("", {"rounds": 4}, model="convnet"), {"rounds": 4}),
+        (Override("", {"rounds": 4}, model="lenet"), {}),
+        (Override("", {"settings": {"lr": 1, "tau": 2}}, fitting=True), {"settings": {"lr": 1}}),
+    ],
+)
+def test_an_override_counts_where_it_fits(part, changed):
+    assert part.on({"algorithm": "fedavg"}) == changed
+
+
+def test_options_of_a_model_that_is_replaced_leave_no_trace():
+    history = stack(WIDE, {"model": "convnet"}, {"model_options": {"depth": 2}}).history()
+    assert [value for value, _ in history["model"]] == ["resnet18", "convnet"]
+    assert "model_options.pool" not in history
+    assert history["model_options.depth"] == [(2, "2")]
+
+
+# --- where a value comes from
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_origin_of_every_value_ends_with_the_value_that_is_used(profile):
+    """Against what the experiment builds: one cell of every algorithm and variant in a paper."""
+    cells = {
+        (cell.paper, run.algorithm, run.variant, bool(cell.stand_in)): cell
+        for spec in TableSpec.all()
+        for cell in spec.cells(profile)
+        if (run := cell.experiments[0]).algorithm in core.algorithms.names()
+    }
+    for cell in cells.values():
+        run = cell.experiments[0]
+        found = {key: steps[-1][0] for key, steps in origins(cell).items()}
+        used = run.to_dict() | {"settings": attrs.asdict(run.new_algorithm().settings)}
+        assert found == opened(used) | {"seed": [one.seed for one in cell.experiments]}
+
+
+def test_an_explanation_names_file_and_keys_and_what_was_replaced():
+    cell = TableSpec.find_cell("fedvck/11/FedVCK/cifar10-0.05", "laptop")
+    lines = [line.split("  ") for line in explanation(cell).splitlines()]
+    rows = [[part.strip() for part in line if part.strip()] for line in lines]
+    at = rows.index(["settings.share", "0.001", "profiles.yaml, laptop, algorithms, fedvck"])
+    column = "fedvck/11.yaml, columns, cifar10-0.05, settings_of, fedvck"
+    assert rows[at + 1] == ["in place of", "0.02", column]
+    assert ["settings.b", "0.3", "default of fedvck"] in rows
+    released = explanation(TableSpec.find_cell("fedvck/released/as-released/cifar10-0.05", "paper"))
+    assert "released value of fedvck" in released
+
+
+# --- idle lines
+# ---------------------------------------------------------------------------------------------
+
+
+Place = tuple[str, str]
+
+
+def every_merge(specs: list[TableSpec]) -> tuple[list[Merged], list[Merged]]:
+    """What the runs of tables are merged from, and those by hand, for every profile and algorithm."""
+    cells = [cell for p in PROFILES for spec in specs for cell in spec.cells(p)]
+    named = Override("by hand", {"dataset": "digits"})
+    by_hand = [
+        merge([Override("", {"algorithm": name}), named, *profile.overrides(name, profile.where)])
+        for root in {spec.path.parents[1] for spec in specs}
+        for profile in profiles(root).values()
+        for name in core.algorithms.names()
+    ]
+    return list({id(cell.merged): cell.merged for cell in cells}.values()), by_hand
+
+
+def stated(specs: list[TableSpec]) -> set[Place]:
+    """Every value that tables state, by place and key, also what no cell asks for."""
+    found: dict[str, dict] = {}
+    for spec in specs:
+        at = short(spec.path)
+        found[f"{at}, defaults"] = spec.defaults
+        found |= {f"{at}, rows, {row.name}": row.fields for row in spec.rows}
+        found |= {f"{at}, stand_ins, {name}": one.fields for name, one in spec.stand_ins.items()}
+        for column in spec.columns:
+            found[where := f"{at}, columns, {column.name}"] = column.fields
+            for name, settings in column.settings_of.items():
+                found[f"{where}, settings_of, {name}"] = {"settings": settings}
+        root = spec.path.parents[1]
+        changed = {f"{at}, profiles, {name}": changes for name, changes in spec.profiles.items()}
+        for where, changes in (
+            changed | {one.where: one for one in profiles(root).values()}
+        ).items():
+            for algorithm in changes.algorithms or ("",):
+                found |= {part.where: part.fields for part in changes.overrides(algorithm, where)}
+    return {(where, key) for where, fields in found.items() for key in opened(fields)}
+
+
+def effective(merges: list[Merged]) -> set[Place]:
+    """The places whose value is in force in some run, and differs from what stood there before."""
+    found: set[Place] = set()
+    for one in merges:
+        for key, steps in one.history().items():
+            *before, (value, where) = steps
+            if all(at == where for _, at in before) or before[-1][0] != value:
+                found.add((where, key))
+    return found
+
+
+def without(merged: Merged, place: Place) -> dict:
+    """The merged fields if one place did not state its value."""
+    name, _, entry = place[1].partition(".")
+
+    def lacking(part: Override) -> Override:
+        if part.where != place[0] or name not in part.fields:
+            return part
+        rest = {key: value for key, value in part.fields.items() if key != name}
+        if entry:
+            inner = {key: value for key, value in part.fields[name].items() if key != entry}
+            rest |= {name: inner} if inner else {}
+        return attrs.evolve(part, fields=rest)
+
+    return merge(map(lacking, merged.overrides), merged.alpha).fields
+
+
+def idle(specs: list[TableSpec]) -> set[Place]:
+    """Places that change no run, of a table or by hand: not by their value, nor by what would stand
+    there without them, as where a data set would bring a partition of its own.
+    """
+    merges, by_hand = every_merge(specs)
+    parts = (part for one in (*merges, *by_hand) for part in one.overrides)
+    places = stated(specs) | {(part.where, key) for part in parts for key in opened(part.fields)}
+
+    def settings(fields: dict) -> object:
+        return Experiment.from_dict({**fields, "profile": "quick"}).new_algorithm().settings
+
+    return {
+        place
+        for place in places - effective(merges)
+        if place[0] not in ("", "by hand")
+        and all(without(one, place) == one.fields for one in merges)
+        and all(
+            settings(without(one, place)) == settings(one.fields)
+            for one in by_hand
+            if any(part.where == place[0] for part in one.overrides)
+        )
+    }
+
+
+def test_no_line_of_a_specification_changes_nothing():
+    """A place in a file that could be left out without changing a run must be left out. What says
+    explicitly what is the default of an `Experiment` is a statement and may stand.
+    """
+    assert idle(TableSpec.all()) == set()
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.glob("*/*.yaml")), ids=short)
+def test_no_table_says_what_holds_without_it(path):
+    data, spec = read_yaml(path), TableSpec.load(path)
+    rows = read_published(path.with_name("published.csv"))
+    has_print = any(row["table"] == spec.table for row in rows)
+    for row in data["rows"]:
+        assert row.get("match", {}).get("method") != row["algorithm"]
+        assert "match" not in row or (has_print and row.get("printed", True))
+    for line in (*data["rows"], *data["columns"]):
+        assert line.get("printed", not has_print) is not has_print
+    grid = list(itertools.product(spec.rows, spec.columns, spec.metrics))
+    for absent in spec.absent:
+        assert any(absent.covers(row.name, column.name, metric) for row, column, metric in grid)
+
+
+TABLE = """
+paper: p
+table: 1
+title: A table
+metric: accuracy
+seeds: [0]
+defaults: {clients: 5, settings: {lr: 0.1}}
+rows:
+  - {name: A, algorithm: fedavg, settings: {lr: 0.3}}
+  - {name: B, algorithm: fedprox}
+columns:
+  - {dataset: mnist, alpha: 0.1, rounds: 3, settings: {momentum: 0.5}, settings_of: {fedprox: {mu: 1.0}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("lr: 0.1", "lr: 0.1, momentum: 0.3", ("defaults", "settings.momentum")),
+        ("rounds: 3", "rounds: 3, clients: 5", ("columns, mnist-0.1", "clients")),
+        ("fedprox: {mu", "moon: {mu: 2.0}, fedprox: {mu", ("settings_of, moon", "settings.mu")),
+        ("{name: A,", "{name: A, rounds: 3,", ("rows, A", "rounds")),
+        ("seeds:", "stand_ins: {svhn: digits}\nseeds:", ("stand_ins, svhn", "dataset")),
+        ("seeds:", "profiles: {laptop: {rounds: 3}}\nseeds:", ("profiles, laptop", "rounds")),
+        ("seeds:", "profiles: {paper: {limits: {rounds: 3}}}\nseeds:", ("limits", "rounds")),
+    ],
+)
+def test_a_line_that_changes_nothing_is_found(tmp_path, old, new, found):
+    path = tmp_path / "p" / "1.yaml"
+    path.parent.mkdir()
+    places = []
+    for content in (TABLE, TABLE.replace(old, new, 1)):
+        path.write_text(content)
+        places.append({one for one in idle([TableSpec.load(path)]) if one[0].startswith("p/")})
+    assert places[0] == set()
+    assert [key for where, key in places[1] if where.endswith(found[0])] == [found[1]]
