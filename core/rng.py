@@ -38,6 +38,11 @@ class Rng:
         return type(self)(self.seed, self.path + parts)
 
     @property
+    def parent(self) -> Rng:
+        """The node above this one."""
+        return type(self)(self.seed, self.path[:-1])
+
+    @property
     def _name(self) -> bytes:
         return repr((self.seed, *self.path)).encode()
 

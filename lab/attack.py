@@ -119,15 +119,15 @@ def check_can_be_attacked(task: Task, algorithm: Algorithm) -> None:
     """Raise InputError, before a round is computed, for a task whose answers an attack on membership
     cannot judge, and for a method whose clients are never asked for one upload.
     """
-    if "clients_update" not in algorithm.questions:
+    if "client_update" not in algorithm.remote_calls:
         raise InputError(
             "the attack needs one upload of each client in a round, which "
             f"{type(algorithm).__name__} does not have"
         )
-    if task.learns != "classification":
+    if task.kind != "classification":
         raise InputError(
             f"the attack on membership is one on classifiers, and {task.dataset.name} is a data set for "
-            f"{task.learns}"
+            f"{task.kind}"
         )
 
 

@@ -23,14 +23,15 @@ def overheard(
         heard.append((state, uploads, rng))
         return algorithm.server_update(state, uploads, rng)
 
-    def ask(question: str, *given: Any, **named: Any) -> dict[int, Message]:
-        answers = algorithm.ask(question, *given, **named)
+    def listen_to(call: str, *given: Any, **named: Any) -> dict[int, Message]:
+        answers = algorithm.call_clients(call, *given, **named)
         tensors = [one for answer in answers.values() for one in answer.tensors.values()]
         if any(one.ndim > 2 for one in tensors):  # images, or the weights of a convolution
-            large.append(question)
+            large.append(call)
         return answers
 
-    listening.server_update, listening.ask = listen, ask  # type: ignore[method-assign]
+    listening.server_update = listen  # type: ignore[method-assign]
+    listening.call_clients = listen_to  # type: ignore[method-assign]
     after = listening.round(state, clients, Ledger.aside(), rng)
     if len(heard) != 1 or len(large) > 1:
         also = f", as it asks for {' and '.join(large)}" if len(large) > 1 else ""

@@ -42,7 +42,7 @@ def make_task(experiment: Experiment, runtime: Runtime | None = None) -> Task:
     """
     dataset = data.load(experiment.dataset)
     task = task_on(dataset, experiment, runtime or Runtime.choose())
-    if task.learns == "classification":
+    if task.kind == "classification":
         _check_taught(dataset)
     return task
 

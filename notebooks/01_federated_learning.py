@@ -131,10 +131,10 @@ pd.DataFrame(skew, index=["TV"]).rename_axis(columns="alpha").round(3)
 #
 # FedAvg {cite:p}`fedavg` sends the model $w_t$ to the clients. From $w^k = w_t$ each takes some steps of SGD on its own
 # $F_k$, $w^k \leftarrow w^k - \eta \, g_k(w^k)$, where $g_k$ is the gradient of a batch (here with momentum); what comes
-# out is $w^k_{t+1}$. This is `client_update`:
+# out is $w^k_{t+1}$. This is `local_update`:
 
 # %%
-source(algorithms.find("fedavg").client_update)
+source(algorithms.find("fedavg").local_update)
 
 # %% [markdown]
 # The server averages what comes back, weighted by numbers of samples:
@@ -192,8 +192,8 @@ def one_round(plan):
     sent = {
         client.id: algorithm.broadcast(state, client.id) for client in members
     }
-    received = algorithm.clients_update(
-        members, sent, rng.at("round", 1)
+    received = algorithm.at_clients(
+        "client_update", members, sent, rng.at("round", 1, "client")
     ).values()
     return vector(sent[0]), torch.stack(
         [vector(message) for message in received]

@@ -84,10 +84,11 @@ def uploaded(name):
     """What each client sends in the first round: images in [0, 1], labels."""
     algorithm = lesson.experiment(name).new_algorithm()
     state = algorithm.initialise(task, Rng(seed).at("initialise"))
-    uploads = algorithm.clients_update(
+    uploads = algorithm.at_clients(
+        "client_update",
         members,
         {one.id: algorithm.broadcast(state, one.id) for one in members},
-        Rng(seed).at("round", 1),
+        Rng(seed).at("round", 1, "client"),
     )
     sent = {id_: upload.tensors for id_, upload in uploads.items()}
     return {

@@ -42,7 +42,7 @@ def trained(subject, monkeypatch, worth, small=0):
         patched.setattr(replay, "WORTH", worth)
         patched.setattr(replay, "record", recorder(places, taped))
         patched.setattr(abreast, "SMALL", small)  # what is smaller has a loop of its own
-        there, clients = on_a_gpu(subject.learns, slice(0, 14), slice(14, 31))
+        there, clients = on_a_gpu(subject.task_kind, slice(0, 14), slice(14, 31))
         steps = {name: 8 for name in TURNS if getattr(subject.settings, name, None)}
         algorithm = subject.kind(
             attrs.evolve(subject.settings, **steps), Schedule(clients=2, active=2, rounds=2)

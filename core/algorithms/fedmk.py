@@ -52,7 +52,7 @@ from core.errors import InputError
 from core.families import condensing, generative
 from core.federation import (
     Client,
-    Field,
+    Format,
     Ledger,
     Message,
     Schedule,
@@ -140,7 +140,7 @@ class FedMK(condensing.Condensing):
     """
 
     Settings = Settings
-    questions = ("clients_update", "compared_update")
+    remote_calls = ("client_update", "compared_update")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """W_G and G with random weights, no knowledge yet, and the seed that the choice of c' is
@@ -174,13 +174,13 @@ class FedMK(condensing.Condensing):
             tensors |= others[int(torch.randint(len(others), (), generator=draws))]
         return Message(tensors)
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """Knowledge in float32 and its labels, one byte each."""
         data = state.task.dataset
         most = data.num_classes * self.settings.images_per_class
         return condensing.images_format(data, most, "float32"), {}
 
-    def serve(
+    def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """The knowledge of clients, extracted as one batch."""
@@ -266,7 +266,7 @@ class FedMK(condensing.Condensing):
         tensors |= put_each("knowledge/", {id_: one.tensors for id_, one in uploads.items()})
         return State(state.task, tensors, state.meta | {"round": state.meta["round"] + 1})
 
-    def fault(self, upload: Message) -> str | None:
+    def upload_fault(self, upload: Message) -> str | None:
         """Whether the next client could start from this: sorted labels, the agreed number of images
         of each class.
         """
@@ -348,10 +348,10 @@ class FedMK(condensing.Condensing):
         return attrs.evolve(after, tensors=after.tensors | put("compared/", compared.tensors))
 
     def compared_update(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """What clients upload in the federation that the result is compared with."""
-        return self._compared().clients_update(clients, messages, rng)
+        return self._compared().client_updates(clients, messages, rngs)
 
     def _compared(self) -> FedMK:
         size = self.settings.compare_size
@@ -378,9 +378,9 @@ class _Compared(FedMK):
         super().__init__(settings, schedule)
         self._owner = owner
 
-    def answers(self, question: str, *asked: Any) -> dict[int, Message]:
-        """Asked by the owner, under the name that a client knows them by."""
-        return self._owner.answers("compared_update", *asked)
+    def at_clients(self, call: str, *given: Any) -> dict[int, Message]:
+        """Run by the owner, under the name that a client knows the call by."""
+        return self._owner.at_clients("compared_update", *given)
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ from core.condensation.selection import BLENDS, RULES
 from core.errors import InputError
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
-from core.federation import Client, Field, Message, State, Task, pack
+from core.federation import Client, Field, Format, Message, State, Task, pack
 from core.federation.tensors import take, unpack, weights
 from core.models import Classifier
 from core.rng import Rng
@@ -201,7 +201,7 @@ class FedVCK(Condensing):
         own = self.settings.first_model == "own"
         return Message(weights(state.tensors), {"round": state.meta["round"]} if own else {})
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """Condensed images with their labels, logit prototypes and the numbers of samples behind
         them; with `tell_loss` the loss on the way.
         """
@@ -212,7 +212,7 @@ class FedVCK(Condensing):
             "prototypes/samples": state.task.counts(),
         } | (told if self.settings.tell_loss else {}), {}
 
-    def serve(
+    def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """What clients upload, condensed as one batch; where every client has a model of its own,

@@ -39,6 +39,7 @@ from core.federation import (
     Algorithm,
     Client,
     Field,
+    Format,
     Ledger,
     LocalTraining,
     Message,
@@ -139,8 +140,8 @@ class AsynDGAN(Algorithm):
     """
 
     Settings = Settings
-    learns = ("segmentation",)
-    questions = ("introduce", "judge")
+    task_kinds = ("segmentation",)
+    remote_calls = ("introduce", "judge")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh generator and a fresh segmentation network. Raises InputError where images would
@@ -157,7 +158,7 @@ class AsynDGAN(Algorithm):
         generator = conditional.generator(task, rng.at("generator"), width=width)
         return State(task, tensors | pack(generator, "generator/"), {"round": 0, "step": 0})
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """What a client sends in a step: gradients with respect to the images made for it."""
         data = state.task.dataset
         shape = (self.settings.gan_batch, data.channels, data.size, data.size)
@@ -202,12 +203,12 @@ class AsynDGAN(Algorithm):
         if not new:
             return state
         form = {"conditions": conditional.maps_field(state.task)}
-        given = self.ask("introduce", new, None, (form, {}), ledger, root, clients)
+        given = self.call_clients("introduce", new, None, (form, {}), ledger, root, clients)
         maps = {f"conditions/{id_}": one.tensors["conditions"] for id_, one in given.items()}
         return attrs.evolve(state, tensors=state.tensors | maps)
 
     def introduce(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """The clients' label maps."""
         return {
@@ -242,7 +243,8 @@ class AsynDGAN(Algorithm):
             client.id: ledger.count("down", Message({"images": made, "conditions/rows": mine}))
             for client, made, mine in zip(clients, images.detach().split(batch), rows, strict=True)
         }
-        answers = self.ask("judge", clients, messages, self.upload_format(state), ledger, rng)
+        form = self.upload_format(state)
+        answers = self.call_clients("judge", clients, messages, form, ledger, rng)
         with ledger.timed("server"):
             total = sum(map(len, maps))
             slopes = [
@@ -257,10 +259,10 @@ class AsynDGAN(Algorithm):
             adam.step()
 
     def judge(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Each client's D_k takes its step; then the gradients of the generator's losses."""
-        task, form, seed = clients[0].task, self._judging(), rng.seed
+        task, form, seed = clients[0].task, self._judging(), rngs[0].seed
         perception = _perception(task, seed) if self.settings.perceptual else None
         answers = {}
         for client in clients:

@@ -16,6 +16,7 @@ from core.federation import (
     Algorithm,
     Client,
     Field,
+    Format,
     Ledger,
     Message,
     State,
@@ -43,7 +44,8 @@ class Centralized(Algorithm):
     """
 
     Settings = Settings
-    learns = EVERY_TASK
+    task_kinds = EVERY_TASK
+    remote_calls = ()
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model; no data yet. Raises InputError for rounds of some clients only: the union is
@@ -56,7 +58,7 @@ class Centralized(Algorithm):
             )
         return State(task, pack(task.new_model(rng.at("model"))), {"received": []})
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """All images of a client, and their labels."""
         data = state.task.dataset
         most = len(data.train)
@@ -73,7 +75,7 @@ class Centralized(Algorithm):
             client.id: Message({"images": client.images, "labels": client.labels}) for client in new
         }
         if new:
-            received |= set(self.admit(answers, self.upload_format(state), new, ledger))
+            received |= set(self.validate(answers, self.upload_format(state), new, ledger))
         clients = [client for client in clients if client.id in received]
         with ledger.timed("server"):
             model = self.model(state)

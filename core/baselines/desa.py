@@ -55,6 +55,8 @@ from core.condensation.problem import ESTIMATORS, Condensation, Draws, Problem, 
 from core.distillation import kl_divergence
 from core.families import condensing
 from core.federation import (
+    CLASSIFICATION,
+    SERVER,
     Client,
     Field,
     Ledger,
@@ -142,7 +144,9 @@ class DESA(fedavg.FedAvg):
     """
 
     Settings = Settings
-    questions = ("anchors", "clients_update")
+    task_kinds = CLASSIFICATION
+    evaluators = SERVER
+    remote_calls = ("anchors", "client_update")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model; no anchors yet."""
@@ -162,7 +166,7 @@ class DESA(fedavg.FedAvg):
             state = self.exchange(state, clients, ledger, rng)
         return super().round(state, clients, ledger, rng)
 
-    def fault(self, upload: Message) -> str | None:
+    def upload_fault(self, upload: Message) -> str | None:
         """Whether anchors hold each class once, with its images."""
         classes = upload.tensors.get("anchors/classes")
         if classes is None or len(classes.unique()) == len(classes):
@@ -258,7 +262,9 @@ class DESA(fedavg.FedAvg):
         if not new:
             return state
         form = anchors_format(state)
-        uploads = self.ask("anchors", new, None, (form, {}), ledger, rng.at("anchors"), clients)
+        uploads = self.call_clients(
+            "anchors", new, None, (form, {}), ledger, rng.at("anchors"), clients
+        )
         if uploads:  # else the outputs that are here stay those on the anchors of today
             state = attrs.evolve(
                 state,
@@ -268,18 +274,19 @@ class DESA(fedavg.FedAvg):
         return attrs.evolve(state, tensors=state.tensors | put("present/", anchors(state)))
 
     def anchors(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """The anchors that clients upload."""
         answers: dict[int, Message] = {}
+        stream_of = {client.id: rng for client, rng in zip(clients, rngs, strict=True)}
         parts = list(condensing.chunks(clients))
         for some in counted(parts, "parts", len(parts)):
-            answers |= self._condensed(some, rng)
+            answers |= self._condensed(some, [stream_of[client.id] for client in some])
         return answers
 
-    def _condensed(self, clients: Sequence[Client], rng: Rng) -> dict[int, Message]:
-        """The anchors of some clients, condensed from noise."""
-        task, rngs = clients[0].task, [rng.at(client.id) for client in clients]
+    def _condensed(self, clients: Sequence[Client], rngs: Sequence[Rng]) -> dict[int, Message]:
+        """The anchors of some clients, condensed from noise at the same random networks."""
+        task, rng = clients[0].task, rngs[0].parent
         network = partial(self.settings.network, task)
         encoder = LatentEncoder(network(rng.at("encoder")))
         real, _ = condensing.gather(clients, rngs, self.settings.candidates)

@@ -44,7 +44,17 @@ from core.baselines import fedavg
 from core.checks import beta_1, number, one_of, part, whole
 from core.distillation import kl_divergence
 from core.families import generative
-from core.federation import Client, Field, Message, State, Task, learn, pack
+from core.federation import (
+    CLASSIFICATION,
+    SERVER,
+    Client,
+    Format,
+    Message,
+    State,
+    Task,
+    learn,
+    pack,
+)
 from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
 from core.models import ImageGenerator
 from core.models.stacked import Stacked
@@ -182,6 +192,8 @@ class DFRD(fedavg.FedAvg):
     """
 
     Settings = Settings
+    task_kinds = CLASSIFICATION
+    evaluators = SERVER
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model, and a generator; w~ = w, or w~ is not there yet."""
@@ -190,7 +202,7 @@ class DFRD(fedavg.FedAvg):
         average = pack(generator, "ema/") if self.settings.ema_start == "generator" else {}
         return State(task, tensors | pack(generator, "generator/") | average)
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """A model, the number of samples behind it, and n_{i,y}: how often it trained on each
         label.
         """

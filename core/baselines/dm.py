@@ -89,15 +89,15 @@ class DM(OneShotCondensing):
         """What networks are drawn from: all clients' stream, or that of the one that is served."""
         return networks if self.settings.networks == "fresh" else rngs[0].at("networks")
 
-    def serve(
+    def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Condensed images with their labels; clients with networks of their own one by one."""
         if self.settings.networks == "fresh":
-            return super().serve(clients, messages, rngs)
+            return super().client_updates(clients, messages, rngs)
         answers = dict[int, Message]()
         for client, rng in zip(clients, rngs, strict=True):
-            answers |= super().serve([client], messages, [rng])
+            answers |= super().client_updates([client], messages, [rng])
         return answers
 
     def problem(self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]) -> Problem:

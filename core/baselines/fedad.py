@@ -28,6 +28,7 @@ from core.federation import (
     Algorithm,
     Client,
     Field,
+    Format,
     Ledger,
     LocalTraining,
     Message,
@@ -79,8 +80,8 @@ class FedAD(Algorithm):
     """Min over S of |S(x) - sum_k pi_k T_k(x)|^2 + lambda L_attention on public images x."""
 
     Settings = Settings
-    learns = ("reconstruction", "segmentation")
-    questions = ("teach",)
+    task_kinds = ("reconstruction", "segmentation")
+    remote_calls = ("teach",)
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh student. Raises InputError where there are no public images, and where these would
@@ -99,7 +100,7 @@ class FedAD(Algorithm):
             task, pack(task.new_model(rng.at("student")), "student/"), {"step": 0, "round": 0}
         )
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """Outputs and attention for all public images, and how often each class occurs."""
         task, data = state.task, state.task.dataset
         count, classes = len(data.val), data.num_classes
@@ -116,15 +117,15 @@ class FedAD(Algorithm):
         return task.dataset.val.images.to(task.runtime.device)
 
     def teach(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Every client trains T_k to completion and answers the images that came."""
         answers = {}
-        for client in clients:
-            task, here = client.task, rng.at("client", client.id)
-            model = task.new_model(here.at("model"))
+        for client, rng in zip(clients, rngs, strict=True):
+            task = client.task
+            model = task.new_model(rng.at("model"))
             steps = self.settings.steps(len(client))
-            train(model, client.images, client.labels, self.settings, steps, supervised(task), here)
+            train(model, client.images, client.labels, self.settings, steps, supervised(task), rng)
             images = messages[client.id].tensors["images"]
             with torch.no_grad(), task.runtime.autocast():
                 parts = images.split(at_once(images))
@@ -141,7 +142,8 @@ class FedAD(Algorithm):
         new = [client for client in clients if f"teachers/{client.id}/counts" not in tensors]
         if new:
             down = {c.id: ledger.count("down", Message({"images": self.public(task)})) for c in new}
-            given = self.ask("teach", new, down, self.upload_format(state), ledger, root, clients)
+            form, streams = self.upload_format(state), root.at("client")
+            given = self.call_clients("teach", new, down, form, ledger, streams, clients)
             for id_, upload in given.items():
                 tensors |= {f"teachers/{id_}/{k}": v for k, v in upload.tensors.items()}
         done = state.meta["round"] + 1

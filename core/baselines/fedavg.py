@@ -7,7 +7,7 @@ from Decentralized Data. AISTATS 2017, Algorithm 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 import torch
@@ -20,25 +20,29 @@ from core.federation import (
     EVERY_TASK,
     Client,
     Field,
+    Format,
     Ledger,
     Message,
+    OutputObjective,
     State,
     SupervisedTraining,
     Task,
-    as_announced,
+    announced_samples,
     learn,
     network_form,
     pack,
-    through,
 )
 from core.federation.abreast import Learner, abreast, learn_abreast
 from core.federation.local_training import LocalLoss
-from core.federation.schedule import TESTERS, Schedule
+from core.federation.schedule import EVALUATORS, Schedule
 from core.federation.tensors import put, take, weights
+from core.progress import counted
 from core.rng import Rng
 from core.server import Aggregation, combined
 from core.training import Objective, in_order
 
+#: a client that trains, what it received and its stream of random numbers
+Job = tuple[Client, Message, Rng]
 ORDERS = ("random", "stored", "by_class")
 #: a client's memory of how many batches it has taken
 TAKEN = "batches/taken"
@@ -60,7 +64,7 @@ class FedAvg(OwnModels):
 
     Methods that differ in what a client minimises inherit from this class and override `loss`, or
     `objective` where it takes more than the network's outputs; those with another network override
-    `network`.
+    `network`, and those with another local training write `client_update`.
 
     Running means and variances of batch norm are averaged like parameters, with the same weights: a
     global model with the initial running statistics would fail at test time. Where clients test,
@@ -69,23 +73,19 @@ class FedAvg(OwnModels):
     """
 
     Settings = Settings
-    learns: ClassVar[tuple[str, ...]] = EVERY_TASK
-    testers: ClassVar[tuple[str, ...]] = TESTERS
+    task_kinds = EVERY_TASK
+    evaluators = EVALUATORS
 
     def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
         super().__init__(settings, schedule)
-        if self.settings.order != "random" and not self._trains_as_fedavg():
+        if self.settings.order != "random" and self.one_by_one:
             raise InputError("order must be random: this algorithm has a local training of its own")
-
-    def _trains_as_fedavg(self) -> bool:
-        """Whether a client's round is FedAvg's, but for the loss."""
-        return type(self).client_update is FedAvg.client_update
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model. Raises InputError where clients are to test, or to order by class, what has no
         classes.
         """
-        if task.learns != "classification":
+        if task.kind != "classification":
             if self.clients_test:
                 raise InputError(
                     f"tested_by must be server: {task.dataset.name} has no images of a class"
@@ -102,9 +102,9 @@ class FedAvg(OwnModels):
         """The global model, the same for every client."""
         return Message(weights(state.tensors))
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """A model of the same form, and the number of samples behind it."""
-        samples = Field((), torch.int64, low=1, total=as_announced)
+        samples = Field((), torch.int64, low=1, total=announced_samples)
         return network_form(weights(state.tensors)), {"samples": samples}
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
@@ -118,7 +118,7 @@ class FedAvg(OwnModels):
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The same, of the network and a batch of images."""
-        return through(client.task, self.loss(client, received, rng))
+        return OutputObjective(client.task, self.loss(client, received, rng))
 
     def start(self, client: Client, message: Message) -> nn.Module:
         """The network with which a client begins its round."""
@@ -146,7 +146,7 @@ class FedAvg(OwnModels):
             order = client.labels.argsort(stable=True)
         return in_order(order, settings.batch_size, steps, int(taken))
 
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+    def local_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """ClientUpdate(k, w_t): local SGD from the global model."""
         model = self.start(client, message)
         objective = self.objective(client, message, rng.at("objective"))
@@ -154,44 +154,53 @@ class FedAvg(OwnModels):
         learn(model, client.images, client.labels, self.settings, objective, rng, drawn=drawn)
         return self.answer(client, model)
 
-    def clients_update(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    def client_updates(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """The answers of all clients. Those with small networks and as many steps train abreast."""
-        # a method with a training or an objective of its own has them one by one
-        if not self._trains_as_fedavg() or type(self).objective is not FedAvg.objective:
-            return super().clients_update(clients, messages, rng)
-        steps: dict[int, list[Client]] = {}
-        for client in clients:
-            steps.setdefault(self.settings.steps(len(client)), []).append(client)
-        answers = dict[int, Message]()
-        for alike in steps.values():
-            size, first = 1, alike[0]
-            if len(alike) > 1:
-                network = self.start(first, messages[first.id])
-                image = first.some(torch.zeros(1, dtype=torch.int64))
-                size = abreast(network, image, self.settings)
-            for k in range(0, len(alike), size):
-                answers |= self._answers(alike[k : k + size], messages, rng)
+        """The trained models. Clients with small networks and as many steps train as one program."""
+        answers, by_steps = dict[int, Message](), dict[int, list[Job]]()
+        for client, rng in zip(clients, rngs, strict=True):
+            steps = self.settings.steps(len(client))
+            by_steps.setdefault(steps, []).append((client, messages[client.id], rng))
+        groups = [group for jobs in by_steps.values() for group in self._groups(jobs)]
+        for group in counted(groups, "clients", len(groups)):
+            several = len(group) > 1 and self._stacked_update(group)
+            answers |= several or {job[0].id: self.local_update(*job) for job in group}
         return {client.id: answers[client.id] for client in clients}
 
-    def _answers(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
-    ) -> dict[int, Message]:
-        """Those of clients that train abreast, or of one."""
-        if len(clients) == 1:
-            return super().clients_update(clients, messages, rng)
-        learners = []
-        for client in clients:
-            message, own = messages[client.id], rng.at("client", client.id)
-            model = self.start(client, message)
-            loss = self.loss(client, message, own.at("objective"))
-            drawn = self.batches(client, own)
-            learners.append(Learner(model, client.images, client.labels, loss, drawn))
-        learn_abreast(clients[0].task, learners, self.settings)
+    def _groups(self, jobs: list[Job]) -> list[list[Job]]:
+        """Clients that take as many steps, in groups of which each trains as one program."""
+        size = 1
+        if len(jobs) > 1:
+            client, message, _ = jobs[0]
+            image = client.some(torch.zeros(1, dtype=torch.int64))
+            size = abreast(self.start(client, message), image, self.settings)
+        return [jobs[k : k + size] for k in range(0, len(jobs), size)]
+
+    def _stacked_update(self, group: list[Job]) -> dict[int, Message] | None:
+        """The models of clients that train as one program; None where an objective asks for more than
+        the outputs of its network.
+        """
+        objectives = [
+            self.objective(client, message, rng.at("objective")) for client, message, rng in group
+        ]
+        losses = [one.loss for one in objectives if isinstance(one, OutputObjective)]
+        if len(losses) < len(group):
+            return None
+        learners = [
+            Learner(
+                self.start(client, message),
+                client.images,
+                client.labels,
+                loss,
+                self.batches(client, rng),
+            )
+            for (client, message, rng), loss in zip(group, losses, strict=True)
+        ]
+        learn_abreast(group[0][0].task, learners, self.settings)
         return {
             client.id: self.answer(client, learner.model)
-            for client, learner in zip(clients, learners, strict=True)
+            for (client, *_), learner in zip(group, learners, strict=True)
         }
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:

@@ -13,7 +13,7 @@ import torch
 
 from core.baselines import fedavg
 from core.checks import number
-from core.federation import EVERY_TASK, Message, State, Task
+from core.federation import SERVER, Message, State, Task
 from core.rng import Rng
 
 
@@ -37,7 +37,7 @@ class FedAvgM(fedavg.FedAvg):
     """
 
     Settings = Settings
-    learns = EVERY_TASK
+    evaluators = SERVER
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model, and v = 0."""

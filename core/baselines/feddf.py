@@ -25,7 +25,7 @@ from core.checks import number, whole
 from core.distillation import kl_divergence
 from core.errors import InputError
 from core.families import public_images as public
-from core.federation import Message, State, Task, pack
+from core.federation import CLASSIFICATION, SERVER, Message, State, Task, pack
 from core.federation.tensors import unpack
 from core.rng import Rng
 
@@ -74,6 +74,8 @@ class FedDF(fedavg.FedAvg):
     """
 
     Settings = Settings
+    task_kinds = CLASSIFICATION
+    evaluators = SERVER
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """FedAvg's. Raises InputError before any training where there is nothing to distil on."""

@@ -38,9 +38,8 @@ from core.distillation import kl_divergence
 from core.errors import InputError
 from core.families import fedgen_code
 from core.families.own_models import OWN
-from core.federation import Client, Field, Ledger, Message, State, Task
+from core.federation import CLASSIFICATION, Client, Field, Format, Ledger, Message, State, Task
 from core.federation.local_training import LocalLoss
-from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, weights
 from core.rng import Rng
 
@@ -84,7 +83,7 @@ class FedDistill(fedavg.FedAvg):
     """
 
     Settings = Settings
-    testers = TESTERS
+    task_kinds = CLASSIFICATION
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model; with `sharing: logits` the seed from which every client makes the same
@@ -101,7 +100,7 @@ class FedDistill(fedavg.FedAvg):
         logits = put("logits/", take("logits/", state.tensors))
         return Message(weights(state.tensors) | logits, dict(state.meta))
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """The model, if it is shared, a client's mean logits, and the number of samples behind each
         mean.
         """

@@ -31,7 +31,7 @@ from core.condensation.engine import condense, condensed_counts
 from core.condensation.problem import Condensation, Draws, Problem, RealData
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
-from core.federation import Client, Field, Message, State, Task, pack
+from core.federation import Client, Format, Message, State, Task, pack
 from core.rng import Rng
 
 
@@ -80,11 +80,11 @@ class FedDM(Condensing):
         """The global model, the round and the shared seed."""
         return Message(state.tensors, {"round": state.meta["round"], "seed": state.meta["seed"]})
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """Condensed images with their labels."""
         return condensing.upload_format(state, self.settings, "uint8"), {}
 
-    def serve(
+    def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """What clients upload, condensed as one batch at the same disturbed weights."""

@@ -23,8 +23,7 @@ from torch import nn
 
 from core.baselines import fedavg
 from core.families import fedgen_code
-from core.federation import Message, State
-from core.federation.schedule import TESTERS
+from core.federation import CLASSIFICATION, Message, State
 from core.federation.tensors import put_each, take_each, weights
 from core.rng import Rng
 
@@ -55,7 +54,7 @@ class FedEnsemble(fedavg.FedAvg):
     """FedAvg, tested by the ensemble of the models that came in the last round."""
 
     Settings = Settings
-    testers = TESTERS
+    task_kinds = CLASSIFICATION
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """The average of the models, and the models themselves for the test."""

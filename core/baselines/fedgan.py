@@ -42,7 +42,18 @@ from torch.nn import functional as F
 from core.baselines import fedavg
 from core.checks import beta_1, number, whole
 from core.families import generative
-from core.federation import Client, Field, Message, State, Task, learn, network_form, pack
+from core.federation import (
+    CLASSIFICATION,
+    SERVER,
+    Client,
+    Format,
+    Message,
+    State,
+    Task,
+    learn,
+    network_form,
+    pack,
+)
 from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator
 from core.progress import counted
@@ -79,6 +90,8 @@ class FedGAN(fedavg.FedAvg):
     """
 
     Settings = Settings
+    task_kinds = CLASSIFICATION
+    evaluators = SERVER
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh classifier, w_0 of the discriminator and theta_0 of the generator."""
@@ -91,7 +104,7 @@ class FedGAN(fedavg.FedAvg):
         """Classifier, generator and discriminator, and the round."""
         return Message(state.tensors, {"round": state.meta["round"]})
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """Classifier, generator and discriminator, and the number of samples behind them."""
         _, meta = super().upload_format(state)
         return network_form(state.tensors), meta

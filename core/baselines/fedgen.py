@@ -38,9 +38,8 @@ from core.baselines import fedavg
 from core.checks import number, one_of, part, whole
 from core.distillation import kl_divergence
 from core.families import fedgen_code, generative
-from core.federation import Client, Field, Message, State, Task, pack
+from core.federation import CLASSIFICATION, Client, Format, Message, State, Task, pack
 from core.federation.local_training import LocalLoss
-from core.federation.schedule import TESTERS
 from core.federation.tensors import put, take, unpack, weights
 from core.models import FeatureGenerator
 from core.rng import Rng
@@ -122,7 +121,7 @@ class FedGen(fedavg.FedAvg):
     """
 
     Settings = Settings
-    testers = TESTERS
+    task_kinds = CLASSIFICATION
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model and a fresh generator."""
@@ -157,7 +156,7 @@ class FedGen(fedavg.FedAvg):
                 tensors |= put(kind, take(kind, state.tensors))
         return Message(tensors, {"round": state.meta["round"]})
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """A model, the number of samples behind it, and that of each class."""
         tensors, meta = super().upload_format(state)
         most = self.settings.views if self.settings.counted == "batches" else None

@@ -45,6 +45,7 @@ from core.federation import (
     Algorithm,
     Client,
     Field,
+    Format,
     Ledger,
     LocalTraining,
     Message,
@@ -131,7 +132,7 @@ class FedKD(Algorithm):
     """
 
     Settings = Settings
-    questions = ("teach", "clients_update")
+    remote_calls = ("teach", "client_update")
 
     @property
     def private(self) -> bool:
@@ -139,7 +140,7 @@ class FedKD(Algorithm):
         return self.settings.private
 
     @property
-    def spends(self) -> tuple[float, float] | None:
+    def privacy_budget(self) -> tuple[float, float] | None:
         """The budget of a private run, where it is that of each upload."""
         one = self.settings
         each = one.private and one.protects == "upload"
@@ -155,7 +156,7 @@ class FedKD(Algorithm):
                 f"local_rounds must be at most {self.schedule.rounds}, the rounds of the run, not "
                 f"{self.settings.local_rounds}: the teachers answer at the end of the last one"
             )
-        if self.elsewhere and self.settings.private and self.settings.protects == "sum":
+        if self.remote and self.settings.private and self.settings.protects == "sum":
             raise InputError(
                 "protects must be upload across a network: its server sees every upload, not their sum"
             )
@@ -202,7 +203,7 @@ class FedKD(Algorithm):
             {}, {key: state.meta[key] for key in ("seed", "queries", "noise", "sharers")}
         )
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """Votes with noise, or answers with the number of samples of each class."""
         classes = state.task.dataset.num_classes
         shape, levels = (state.meta["queries"], classes), self.settings.levels
@@ -220,7 +221,7 @@ class FedKD(Algorithm):
         """Train teachers, then let them answer, then distil."""
         t = state.meta["round"] + 1
         if t < self.settings.local_rounds:
-            self.ask("teach", clients, None, ({}, {}), ledger, rng)
+            self.call_clients("teach", clients, None, ({}, {}), ledger, rng.at("client"))
         elif state.meta["answered"]:
             with ledger.timed("server"):
                 state = self._distil(state, rng.at("server"))
@@ -232,11 +233,12 @@ class FedKD(Algorithm):
         return attrs.evolve(state, meta=state.meta | {"round": t})
 
     def teach(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Every client trains its teacher further, and says no more than that it has."""
-        for client in counted(clients, "clients", len(clients)):
-            teacher, optimiser = self._teacher(client, rng.at("client", client.id))
+        pairs = zip(clients, rngs, strict=True)
+        for client, rng in counted(pairs, "clients", len(clients)):
+            teacher, optimiser = self._teacher(client, rng)
             client.memory |= pack(teacher) | pack_optimiser(optimiser, teacher, TEACHING)
         return {client.id: Message({}) for client in clients}
 

@@ -30,6 +30,7 @@ from core.families.own_models import OWN, OwnModels
 from core.federation import (
     Client,
     Field,
+    Format,
     Ledger,
     LocalTraining,
     Message,
@@ -108,7 +109,7 @@ class FedMD(OwnModels):
             take("sent/", state.tensors), {"round": state.meta["round"], "seed": state.meta["seed"]}
         )
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """Logits for the public images of the round."""
         count = min(self.settings.alignment, len(public.public_images(state.task, self.settings)))
         return {"answers/logits": Field((count, state.task.dataset.num_classes), torch.float32)}, {}

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from core.baselines import fedavg
 from core.checks import number, whole
-from core.federation import Client, Field, Ledger, Message, State, Task
+from core.federation import CLASSIFICATION, SERVER, Client, Field, Ledger, Message, State, Task
 from core.federation.tensors import put, put_each, take, take_each
 from core.models.batchnorm import quicken
 from core.models.slopes import along
@@ -61,7 +61,9 @@ class FedMix(fedavg.FedAvg):
     """
 
     Settings = Settings
-    questions = ("averages", "clients_update")
+    task_kinds = CLASSIFICATION
+    evaluators = SERVER
+    remote_calls = ("averages", "client_update")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model; no averages yet."""
@@ -82,7 +84,8 @@ class FedMix(fedavg.FedAvg):
         new = [client for client in clients if client.id not in known]
         if new and self.settings.mixup:
             form = averages_format(state)
-            answers = self.ask("averages", new, None, (form, {}), ledger, rng, clients)
+            streams = rng.at("averages")
+            answers = self.call_clients("averages", new, None, (form, {}), ledger, streams, clients)
             if not answers:
                 return state
             piece = {
@@ -96,12 +99,12 @@ class FedMix(fedavg.FedAvg):
         return state
 
     def averages(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """The averages that clients send."""
         return {
-            client.id: averages(client, self.settings.mean_batch, rng.at("averages", client.id))
-            for client in clients
+            client.id: averages(client, self.settings.mean_batch, rng)
+            for client, rng in zip(clients, rngs, strict=True)
         }
 
     def broadcast(self, state: State, client_id: int) -> Message:

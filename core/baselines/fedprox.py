@@ -13,9 +13,8 @@ from torch import nn
 
 from core.baselines import fedavg
 from core.checks import number
-from core.federation import EVERY_TASK, Client, Message
+from core.federation import Client, Message
 from core.federation.local_training import LocalLoss
-from core.federation.schedule import TESTERS
 from core.federation.tensors import in_a_row, take
 from core.rng import Rng
 
@@ -33,8 +32,6 @@ class FedProx(fedavg.FedAvg):
     """Clients minimise h_k(w; w_t) = F_k(w) + mu/2 ||w - w_t||^2 (Eq. 2); all else is FedAvg."""
 
     Settings = Settings
-    learns = EVERY_TASK
-    testers = TESTERS
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """The loss of the data and the squared distance to the model that was received."""

@@ -22,7 +22,7 @@ and that its optimiser goes on from round to round.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 import torch
@@ -33,6 +33,7 @@ from core.baselines import fedavg
 from core.checks import number, whole
 from core.errors import InputError, listed
 from core.federation import (
+    SERVER,
     Client,
     Field,
     Ledger,
@@ -94,8 +95,9 @@ class FLMRCM(fedavg.FedAvg):
     """FedAvg, with L_recon + lambda_adv L_adv at the clients."""
 
     Settings = Settings
-    learns: ClassVar[tuple[str, ...]] = ("reconstruction", "segmentation")
-    questions = ("clients_update", "encode")
+    task_kinds = ("reconstruction", "segmentation")
+    evaluators = SERVER
+    remote_calls = ("client_update", "encode")
 
     def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
         """Raises InputError for a target that is no client of the schedule."""
@@ -127,8 +129,8 @@ class FLMRCM(fedavg.FedAvg):
             id_ = self.settings.target
             messages = {id_: ledger.count("down", super().broadcast(state, id_))}
             form = {"latents": Field(self._form(state.task), torch.float32)}
-            given = self.ask(
-                "encode", heard, messages, (form, {}), ledger, rng.at("encode"), clients
+            given = self.call_clients(
+                "encode", heard, messages, (form, {}), ledger, rng.at("encode", "client"), clients
             )
             if id_ in given:
                 said = {"latents": given[id_].tensors["latents"]}
@@ -158,12 +160,12 @@ class FLMRCM(fedavg.FedAvg):
         return (self.settings.latents, *last.shape[1:])
 
     def encode(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """z_t = E(x_t) of images drawn at random."""
         answers = {}
-        for client in clients:
-            draws = rng.at("client", client.id).generator()
+        for client, rng in zip(clients, rngs, strict=True):
+            draws = rng.generator()
             rows = torch.randint(len(client), (self.settings.latents,), generator=draws)
             model = encoder(client.task.model_from(messages[client.id].tensors).eval())
             images = client.task.inputs(client.some(rows.to(client.labels.device)))

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from core import models
 from core.baselines import fedavg
 from core.checks import number, whole
-from core.federation import Client, Message, State, Task, learn, pack
+from core.federation import CLASSIFICATION, SERVER, Client, Message, State, Task, learn, pack
 from core.federation.tensors import put, take, unpack
 from core.models import Classifier, at_once
 from core.models.tensors import at_least_float32
@@ -98,6 +98,8 @@ class MOON(fedavg.FedAvg):
     """
 
     Settings = Settings
+    task_kinds = CLASSIFICATION
+    evaluators = SERVER
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model; its encoder is the one that FedAvg starts from."""

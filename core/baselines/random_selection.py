@@ -45,7 +45,7 @@ class RandomSelection(OneShot):
     """Real images, a few of every class, cross the network once."""
 
     Settings = Settings
-    questions = ("counts", "clients_update")
+    remote_calls = ("counts", "client_update")
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """How many images of each class are wanted from this client."""
@@ -55,7 +55,7 @@ class RandomSelection(OneShot):
         """Ask for numbers, then for images."""
         if not state.meta["spoken"]:
             form = {"counts": state.task.counts()}
-            uploads = self.ask("counts", clients, None, (form, {}), ledger, rng)
+            uploads = self.call_clients("counts", clients, None, (form, {}), ledger, rng)
             shares = quotas(
                 torch.stack([upload.tensors["counts"].cpu() for upload in uploads.values()]),
                 self.settings.images_per_class,
@@ -67,12 +67,12 @@ class RandomSelection(OneShot):
         return super().round(state, clients, ledger, rng)
 
     def counts(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """How many images of each class every client has."""
         return {client.id: Message({"counts": client.class_counts}) for client in clients}
 
-    def serve(
+    def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Random images of each class, as many as are wanted."""

@@ -22,7 +22,7 @@ from torch import nn
 from core.baselines import fedavg
 from core.checks import number
 from core.errors import InputError
-from core.federation import EVERY_TASK, Client, Field, Message, State, Task
+from core.federation import SERVER, Client, Format, Message, State, Task
 from core.federation.tensors import in_a_row, put, take, weights
 from core.rng import Rng
 from core.training import Objective
@@ -55,7 +55,7 @@ class SCAFFOLD(fedavg.FedAvg):
     """
 
     Settings = Settings
-    learns = EVERY_TASK
+    evaluators = SERVER
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model x, and c = 0."""
@@ -69,7 +69,7 @@ class SCAFFOLD(fedavg.FedAvg):
         model = super().broadcast(state, client_id)
         return Message(model.tensors | put("control/", take("control/", state.tensors)))
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """A model and the change of a control variate, which has the form of its parameters."""
         tensors, meta = super().upload_format(state)
         control = {

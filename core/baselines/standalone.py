@@ -37,29 +37,29 @@ class Standalone(OwnModels):
     """
 
     Settings = Settings
-    learns = EVERY_TASK
-    questions = ("own_models", "train_alone")
+    task_kinds = EVERY_TASK
+    remote_calls = ("train_alone", "send_model")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """Nothing: the server has no part in it."""
         return State(task)
 
     def train_alone(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Every client trains its model further, and says no more than that it has."""
-        for client in clients:
+        for client, rng in zip(clients, rngs, strict=True):
             own, start = take(OWN, client.memory), Rng(rng.seed).at("initialise", "model")
             model = client.task.model_from(own) if own else client.task.new_model(start)
             loss = self.settings.data_loss(client.task, client.labels)
-            objective, here = supervised(client.task, loss), rng.at("client", client.id)
-            learn(model, client.images, client.labels, self.settings, objective, here)
+            objective = supervised(client.task, loss)
+            learn(model, client.images, client.labels, self.settings, objective, rng)
             client.memory = pack(model, OWN)
         return {client.id: Message({}) for client in clients}
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Train every client's model further, and lay the models open for the test."""
-        self.ask("train_alone", clients, None, ({}, {}), ledger, rng)
+        self.call_clients("train_alone", clients, None, ({}, {}), ledger, rng.at("client"))
         return self.laid_open(state, clients, ledger, rng)
 
     def model(self, state: State) -> list[nn.Module]:

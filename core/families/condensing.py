@@ -16,7 +16,7 @@ from core.condensation import augment, draw_augmentation, initial_images, to_wir
 from core.condensation.problem import Condensation, RealData
 from core.data import Dataset
 from core.errors import Diverged
-from core.federation import Algorithm, Client, Field, Message, State, Task
+from core.federation import Algorithm, Client, Field, Format, Message, State, Task
 from core.models import Classifier, at_once
 from core.progress import counted
 from core.rng import Rng
@@ -66,31 +66,23 @@ def chunks(clients: Sequence[Client], most: int = MOST_GROUPS) -> Iterator[list[
 
 
 class Condensing(Algorithm):
-    """Clients upload images, made for many clients in one batched program; see `chunks`.
-
-    A subclass writes `serve`, for many clients; that one client alone gets the same from it is what
-    separate streams of random numbers are for.
+    """Clients upload images, made for many clients in one batched program, `client_updates`, which a
+    subclass writes; what there are more of than memory allows goes in parts, see `chunks`.
     """
 
-    def serve(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
+    def at_clients(
+        self,
+        call: str,
+        clients: Sequence[Client],
+        messages: Mapping[int, Message],
+        rng: Rng,
+        form: Format | None = None,
     ) -> dict[int, Message]:
-        """What clients upload, by id; `messages` by id too, `rngs` one stream per client."""
-        raise NotImplementedError
-
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """What one client uploads."""
-        return self.serve([client], {client.id: message}, [rng])[client.id]
-
-    def clients_update(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
-    ) -> dict[int, Message]:
-        """What all clients upload."""
+        """Run a remote call, part by part."""
         answers: dict[int, Message] = {}
         parts = list(chunks(clients))
         for some in counted(parts, "parts", len(parts)):
-            rngs = [rng.at("client", client.id) for client in some]
-            answers |= self.serve(some, messages, rngs)
+            answers |= super().at_clients(call, some, messages, rng, form)
         return answers
 
     def model(self, state: State) -> nn.Module:

@@ -35,7 +35,7 @@ from core.condensation.problem import RealData, strategy
 from core.errors import InputError
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
-from core.federation import Client, Field, Ledger, Message, State, Task, pack, supervised
+from core.federation import Client, Format, Ledger, Message, State, Task, pack, supervised
 from core.models import Classifier
 from core.rng import Rng
 
@@ -119,7 +119,7 @@ class OneShot(Condensing):
         """The seed that clients share; no model crosses the network."""
         return Message({}, {"seed": state.meta["seed"]})
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """8-bit images and their labels, at most so many of every class."""
         data = state.task.dataset
         most = data.num_classes * self.settings.images_per_class
@@ -199,7 +199,7 @@ class OneShotCondensing(OneShot):
         """
         raise NotImplementedError
 
-    def serve(
+    def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Condensed images with their labels."""

@@ -32,10 +32,10 @@ class OwnModels(Algorithm):
     network for that. A test is no part of a method, and what it moves is not counted.
     """
 
-    questions = ("clients_update", "own_models")
+    remote_calls = ("client_update", "send_model")
 
-    def own_models(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+    def send_model(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """The networks, for the test; where clients test, also how often they have each class."""
         return {
@@ -58,7 +58,9 @@ class OwnModels(Algorithm):
         if self.clients_test:
             form["counts"] = state.task.counts()
         uncounted = Ledger.aside()
-        given = self.ask("own_models", clients, None, (form, {}), uncounted, rng.at("test"))
+        given = self.call_clients(
+            "send_model", clients, None, (form, {}), uncounted, rng.at("test")
+        )
         ledger.refuse(uncounted.rounds[-1].get("refused", {}))
         tested = put_each("tested/", {id_: message.tensors for id_, message in given.items()})
         return attrs.evolve(state, tensors=state.tensors | tested)

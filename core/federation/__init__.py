@@ -1,15 +1,15 @@
 """The contract of federated algorithms, and the loop that runs them."""
 
-from core.federation.algorithm import EVERY_TASK, Algorithm, State
+from core.federation.algorithm import CLASSIFICATION, EVERY_TASK, SERVER, Algorithm, State
 from core.federation.client import Client, Rows, distribute, owner
 from core.federation.dense import Dense, Reconstruction, Segmentation, task_of
-from core.federation.fields import LARGEST, Field, as_announced, network_form
+from core.federation.fields import LARGEST, Field, Format, announced_samples, network_form
 from core.federation.local_training import (
     LocalTraining,
+    OutputObjective,
     SupervisedTraining,
     learn,
     supervised,
-    through,
     train,
 )
 from core.federation.loop import RoundResult, check_serves, rounds, select
@@ -18,18 +18,22 @@ from core.federation.runtime import Runtime
 from core.federation.schedule import Schedule
 from core.federation.task import OwnTest, Task
 from core.federation.tensors import pack
-from core.federation.uploads import UploadError, admit, announce
+from core.federation.uploads import UploadError, announce, validate_uploads
 
 __all__ = [
+    "CLASSIFICATION",
     "EVERY_TASK",
     "LARGEST",
+    "SERVER",
     "Algorithm",
     "Client",
     "Dense",
     "Field",
+    "Format",
     "Ledger",
     "LocalTraining",
     "Message",
+    "OutputObjective",
     "OwnTest",
     "Reconstruction",
     "RoundResult",
@@ -41,9 +45,8 @@ __all__ = [
     "SupervisedTraining",
     "Task",
     "UploadError",
-    "admit",
     "announce",
-    "as_announced",
+    "announced_samples",
     "check_serves",
     "distribute",
     "learn",
@@ -54,6 +57,6 @@ __all__ = [
     "select",
     "supervised",
     "task_of",
-    "through",
     "train",
+    "validate_uploads",
 ]

@@ -1,4 +1,24 @@
-"""The contract that every algorithm keeps."""
+"""The contract that every algorithm keeps, with all roles that a method can play.
+
+Every method writes
+
+* `initialise`: the server's state before the first round;
+* `broadcast`: what goes down to a client at the start of a round;
+* `upload_format`: the form that every upload must have;
+* `client_update`: what goes up from a client; or `client_updates`, where many clients are computed as one
+  batched program. The contract derives the one that is not written;
+* `server_update`: the new state, from the uploads;
+* `model`: what is tested.
+
+A method may also say for which tasks it is (`task_kinds`), who can test it (`evaluators`), what else the
+server calls on its clients (`remote_calls`, called in a `round` of its own), what is wrong with an upload
+beyond its form (`upload_fault`), what is measured at the end (`measures`), and what protects its uploads
+(`private`, `privacy_budget`).
+
+Families have roles of their own, which their classes describe: `FedAvg` (`loss` or `objective`, `network`,
+`start`, `batches`, `answer`, `combined`), `OwnModels` (models that stay with their clients), `Condensing`
+(`client_updates` for clients that upload images) and, below it, `OneShotCondensing` (`condense`).
+"""
 
 from __future__ import annotations
 
@@ -12,16 +32,20 @@ from torch import nn
 
 from core.errors import InputError
 from core.federation.client import Client
-from core.federation.fields import Field
+from core.federation.fields import Format
 from core.federation.message import Ledger, Message
 from core.federation.schedule import Schedule
 from core.federation.task import Task
-from core.federation.uploads import admit, announce
+from core.federation.uploads import announce, validate_uploads
 from core.progress import counted
 from core.rng import Rng
 
-#: the kinds of task, for a method that treats a pixel of a mask like any other prediction
-EVERY_TASK = ("classification", "segmentation", "reconstruction")
+#: task kinds: of a method that needs classes of images, and of one that treats a pixel of a mask like any
+#: other prediction
+CLASSIFICATION: tuple[str, ...] = ("classification",)
+EVERY_TASK: tuple[str, ...] = ("classification", "segmentation", "reconstruction")
+#: evaluators of a method that the server alone can test
+SERVER: tuple[str, ...] = ("server",)
 
 
 @attrs.frozen(eq=False)
@@ -39,30 +63,101 @@ class Algorithm:
     """How a task is federated.
 
     An algorithm keeps nothing between calls: the server's knowledge is in `State`, a client's in
-    `client.memory`, the hyper-parameters in `settings`, a frozen attrs class that stands beside the
-    algorithm as its `Settings`. `schedule` says how many clients and rounds there are in all.
+    `client.memory`, the hyper-parameters in `settings`, a frozen attrs class beside the algorithm.
+    `schedule` says how many clients and rounds there are in all.
     """
 
     Settings: ClassVar[type]
-    #: the kinds of task that it can serve. A class says so itself: it does not inherit it
-    learns: ClassVar[tuple[str, ...]] = ("classification",)
-    #: the methods that `ask` may call on the clients' side
-    questions: ClassVar[tuple[str, ...]] = ("clients_update",)
-    #: who can test it (`Schedule.tested_by`). A class says so itself, as for `learns`
-    testers: ClassVar[tuple[str, ...]] = ("server",)
-    #: whether the clients are in another process, so that `ask` alone reaches them
-    elsewhere: ClassVar[bool] = False
+    #: the kinds of task that it serves
+    task_kinds: ClassVar[tuple[str, ...]] = CLASSIFICATION
+    #: who can test it, by the names of `Schedule.tested_by`
+    evaluators: ClassVar[tuple[str, ...]] = SERVER
+    #: the methods that `call_clients` may run on the clients' side
+    remote_calls: ClassVar[tuple[str, ...]] = ("client_update",)
+    #: whether the clients are in other processes, so that `call_clients` alone reaches them
+    remote: ClassVar[bool] = False
 
     def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
         self.schedule = schedule or Schedule()
-        if self.schedule.tested_by not in vars(type(self)).get("testers", Algorithm.testers):
+        if self.schedule.tested_by not in self.evaluators:
             raise InputError(f"tested_by must be server, not {self.schedule.tested_by}")
 
-    @classmethod
-    def serves(cls) -> tuple[str, ...]:
-        """The kinds of task that this method is for."""
-        return vars(cls).get("learns", Algorithm.learns)
+    def among(self, clients: Sequence[Client]) -> Self:
+        """A copy for a run with those of the clients that have data."""
+        algorithm = copy.copy(self)
+        algorithm.schedule = self.schedule.among(sum(len(client) > 0 for client in clients))
+        return algorithm
+
+    # what a method writes
+
+    def initialise(self, task: Task, rng: Rng) -> State:
+        """Return the server's state before the first round."""
+        raise NotImplementedError
+
+    def broadcast(self, state: State, client_id: int) -> Message:
+        """Return what the server sends to one client at the start of a round."""
+        raise NotImplementedError
+
+    def upload_format(self, state: State) -> Format:
+        """Return the form that every upload must have: of its tensors and of its meta entries."""
+        raise NotImplementedError
+
+    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
+        """Return what one client uploads; it sees its own data, its own memory and the message."""
+        return self.client_updates([client], {client.id: message}, [rng])[client.id]
+
+    def client_updates(
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
+    ) -> dict[int, Message]:
+        """Return what several clients upload, by id. Each has a stream of random numbers of its own, so
+        that it uploads the same alone.
+
+        A method that writes `client_update` has its clients served by that one, one after the other,
+        also where it inherits a batched form.
+        """
+        pairs = zip(clients, rngs, strict=True)
+        return {
+            client.id: self.client_update(client, messages[client.id], rng)
+            for client, rng in counted(pairs, "clients", len(clients))
+        }
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the method has written `client_update`."""
+        return type(self).client_update is not Algorithm.client_update
+
+    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        """Return the server's state after it has seen the uploads."""
+        raise NotImplementedError
+
+    def model(self, state: State) -> nn.Module | list[nn.Module]:
+        """Return what is tested: one model, or a list with one model per client."""
+        raise NotImplementedError
+
+    # what a method may write
+
+    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """Run one round: broadcast, client updates, validated and counted uploads, server update."""
+        messages = {
+            client.id: ledger.count("down", self.broadcast(state, client.id)) for client in clients
+        }
+        form, streams = self.upload_format(state), rng.at("client")
+        uploads = self.call_clients("client_update", clients, messages, form, ledger, streams)
+        with ledger.timed("server"):
+            return self.server_update(state, uploads, rng.at("server"))
+
+    def upload_fault(self, upload: Message) -> str | None:
+        """Say what is wrong with an upload beyond what its form tells, if anything; the answers to all
+        remote calls come by here.
+        """
+        return None
+
+    def measures(self, state: State) -> dict[str, float]:
+        """Return what the method says of its result after the last round, by name; it stands beside the
+        task's metrics in the record, so no name may be that of one.
+        """
+        return {}
 
     @property
     def private(self) -> bool:
@@ -72,138 +167,82 @@ class Algorithm:
         return False
 
     @property
-    def spends(self) -> tuple[float, float] | None:
+    def privacy_budget(self) -> tuple[float, float] | None:
         """Epsilon and delta of all uploads of one client in a run, towards a server that reads each of
         them; None where nothing bounds them.
         """
         return None
 
-    def among(self, clients: Sequence[Client]) -> Self:
-        """This algorithm in a run of those of the clients that have data: a copy, for it may be run
-        again with others.
-        """
-        mine = copy.copy(self)
-        mine.schedule = self.schedule.among(sum(len(client) > 0 for client in clients))
-        return mine
+    # how the server reaches the clients
 
-    def initialise(self, task: Task, rng: Rng) -> State:
-        """The server's state before the first round."""
-        raise NotImplementedError
-
-    def broadcast(self, state: State, client_id: int) -> Message:
-        """What the server sends to one client at the start of a round."""
-        raise NotImplementedError
-
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
-        """The form every upload must have: its tensors and its meta entries."""
-        raise NotImplementedError
-
-    def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """What one client answers; it sees its own data, its own memory and the message."""
-        raise NotImplementedError
-
-    def clients_update(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
-    ) -> dict[int, Message]:
-        """The answers of all clients of a round; override it to serve them in one batched
-        program.
-        """
-        return {
-            client.id: self.client_update(client, messages[client.id], rng.at("client", client.id))
-            for client in counted(clients, "clients", len(clients))
-        }
-
-    def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """The server's state after it has seen the uploads."""
-        raise NotImplementedError
-
-    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """One round: broadcast, client updates, checked and counted uploads, server update."""
-        messages = {
-            client.id: ledger.count("down", self.broadcast(state, client.id)) for client in clients
-        }
-        form = self.upload_format(state)
-        uploads = self.ask("clients_update", clients, messages, form, ledger, rng)
-        with ledger.timed("server"):
-            return self.server_update(state, uploads, rng.at("server"))
-
-    def ask(
+    def call_clients(
         self,
-        question: str,
+        call: str,
         clients: Sequence[Client],
         messages: Mapping[int, Message] | None,
-        form: tuple[Mapping[str, Field], Mapping[str, Field]],
+        form: Format,
         ledger: Ledger,
         rng: Rng,
-        among: Sequence[Client] = (),
+        in_round: Sequence[Client] = (),
     ) -> dict[int, Message]:
-        """The clients' answers of that form to one question, checked and counted.
+        """Return the clients' answers to a remote call, validated and counted.
 
-        A question is a method of the clients' side that takes what `clients_update` takes, and gives
-        what it gives; `questions` names it. Without `messages` nothing comes along with it. What goes
-        down is counted by the caller. Where only some of the round's clients are asked, `among` are all
-        of them: the round goes on with the others if no answer is left.
+        Args:
+            call: one of `remote_calls`; a method with the signature of `client_updates`.
+            messages: what goes down with it, counted by the caller; None: nothing.
+            form: of the answers.
+            rng: a client's stream is the one below this at its id.
+            in_round: all clients of the round where only some are called: the round then goes on with
+                the others if no answer is left.
         """
         if messages is None:
             messages = {client.id: Message({}) for client in clients}
         with ledger.timed("clients"):
-            answers = self.answers(question, clients, messages, form, rng)
-        return self.admit(answers, form, clients, ledger, fewest=int(len(among) <= len(clients)))
+            answers = self.at_clients(call, clients, messages, rng, form)
+        fewest = int(len(in_round) <= len(clients))
+        return self.validate(answers, form, clients, ledger, fewest=fewest)
 
-    def answers(
+    def at_clients(
         self,
-        question: str,
+        call: str,
         clients: Sequence[Client],
         messages: Mapping[int, Message],
-        form: tuple[Mapping[str, Field], Mapping[str, Field]],
         rng: Rng,
+        form: Format | None = None,
     ) -> dict[int, Message]:
-        """What all clients say to a question: here they are at hand. Where they are elsewhere, this is
-        what a network takes the place of.
+        """Run a remote call where the clients are: here, in this process. A network takes the place of
+        this method; `form` tells it how large an answer can be.
         """
-        return getattr(self, question)(clients, messages, rng)
+        rngs = [rng.at(client.id) for client in clients]
+        if call != "client_update":
+            return getattr(self, call)(clients, messages, rngs)
+        if self.one_by_one:
+            return Algorithm.client_updates(self, clients, messages, rngs)
+        return self.client_updates(clients, messages, rngs)
 
-    def admit(
+    def validate(
         self,
         answers: Mapping[int, Message],
-        form: tuple[Mapping[str, Field], Mapping[str, Field]],
+        form: Format,
         clients: Sequence[Client],
         ledger: Ledger,
         fewest: int = 1,
     ) -> dict[int, Message]:
-        """The answers of these clients that have the form, counted; see `uploads.admit`.
+        """Return the answers of these clients that have the form, counted; see `validate_uploads`.
 
         Every upload of every algorithm comes by here before anything is computed from it.
         """
-        return admit(
+        announced = {
+            client.id: announce(client.id, len(client), len(client.task.dataset.train))
+            for client in clients
+        }
+        return validate_uploads(
             answers.items(),
             form,
-            {
-                client.id: announce(client.id, len(client), len(client.task.dataset.train))
-                for client in clients
-            },
+            announced,
             ledger,
             refused=self.schedule.refused,
             update_norm=self.schedule.update_norm,
-            fault_of=self.fault,
+            fault_of=self.upload_fault,
             fewest=fewest,
         )
-
-    def fault(self, upload: Message) -> str | None:
-        """What is wrong with an upload beyond what its form tells, if anything; every answer to every
-        question comes by here.
-        """
-        return None
-
-    def model(self, state: State) -> nn.Module | list[nn.Module]:
-        """What is tested: one model, or a list with one model per client."""
-        raise NotImplementedError
-
-    def measures(self, state: State) -> dict[str, float]:
-        """What an algorithm says of its result beside the task's metrics, by name, after the last
-        round.
-
-        They enter the last round's metrics, and so the record; a name must not be that of a metric
-        of the task.
-        """
-        return {}

@@ -15,7 +15,7 @@ from core.errors import InputError
 LARGEST = 1e6
 
 
-def as_announced(samples: int) -> int:
+def announced_samples(samples: int) -> int:
     """The most that counts of a client with so many samples sum to, where each sample counts once."""
     return samples
 
@@ -60,6 +60,8 @@ class Field:
 
 #: of the tensors of an upload, or of the entries of its meta
 Form = Mapping[str, Field]
+#: of an upload: of its tensors and of its meta
+Format = tuple[dict[str, Field], dict[str, Field]]
 
 
 def network_form(tensors: Mapping[str, torch.Tensor]) -> dict[str, Field]:

@@ -21,9 +21,9 @@ from core.training import Objective, batches
 __all__ = [
     "LocalLoss",
     "LocalTraining",
+    "OutputObjective",
     "SupervisedTraining",
     "supervised",
-    "through",
     "train",
 ]
 
@@ -90,7 +90,7 @@ class SupervisedTraining(LocalTraining):
         """
         if self.class_weights == "none":
             return task.loss
-        if task.learns != "classification":
+        if task.kind != "classification":
             raise InputError(f"class_weights must be none: {task.dataset.name} has no classes")
         counts = task.class_counts(labels).float()
         # n / (C n_c); what a server generates may be of a class that no image here has: it weighs 1
@@ -110,18 +110,25 @@ def weighed(outputs: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) 
 def supervised(task: Task, loss: DataLoss | None = None) -> Objective:
     """The plain objective: a loss of the model's outputs, by default the task's."""
     chosen = loss or task.loss
-    return through(task, lambda model, outputs, labels: chosen(outputs, labels))
+    return OutputObjective(task, lambda model, outputs, labels: chosen(outputs, labels))
 
 
-def through(task: Task, loss: LocalLoss) -> Objective:
-    """The objective that has a loss of the model's outputs, computed in the runtime's precision."""
+@attrs.frozen(eq=False)
+class OutputObjective:
+    """An objective that is a loss of the model's outputs, which are computed in the runtime's precision:
+    by the model itself, or, for several clients, by all their models as one program.
+    """
 
-    def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        with task.runtime.autocast():
-            outputs = model(task.inputs(images))
-        return loss(model, outputs, labels)
+    task: Task
+    loss: LocalLoss
 
-    return objective
+    def __call__(
+        self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the loss of a batch."""
+        with self.task.runtime.autocast():
+            outputs = model(self.task.inputs(images))
+        return self.loss(model, outputs, labels)
 
 
 def train(

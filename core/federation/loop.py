@@ -80,11 +80,11 @@ def select(clients: Sequence[Client], active: int | None, rng: Rng) -> list[Clie
 
 def check_serves(algorithm: Algorithm, task: Task) -> None:
     """Raise InputError for a task that the algorithm does not serve."""
-    if task.learns not in (served := algorithm.serves()):
+    if task.kind not in (served := algorithm.task_kinds):
         model = "" if "classification" in served else " with the model unet"
         raise InputError(
             f"{type(algorithm).__name__} is a method for {' and '.join(served)}, but "
-            f"{task.dataset.name} is a data set for {task.learns}; it takes "
+            f"{task.dataset.name} is a data set for {task.kind}; it takes "
             f"{' or '.join(ALWAYS_HERE[kind] for kind in served)}{model}, for example"
         )
 

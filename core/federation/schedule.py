@@ -11,7 +11,8 @@ from core.errors import InputError
 
 SPLITS = ("test", "val")
 ENDS = ("end", "leave_out")
-TESTERS = ("server", "clients")
+#: who can test a model
+EVALUATORS: tuple[str, ...] = ("server", "clients")
 #: no sound training moves a network further in one round
 UPDATE_NORM = 1e4
 
@@ -42,7 +43,7 @@ class Schedule:
     )
     #: "server": on all images of the split. "clients", as in the code of FedGen: by each that has taken
     #: part so far, with running statistics of its own, on images of its own classes
-    tested_by: str = attrs.field(default="server", validator=one_of("tester", *TESTERS))
+    tested_by: str = attrs.field(default="server", validator=one_of("tester", *EVALUATORS))
     #: what an upload that is refused does: "end" the round, and the run with it; "leave_out": the
     #: round goes on with the others
     refused: str = attrs.field(default="end", validator=one_of("answer to a refused upload", *ENDS))

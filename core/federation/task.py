@@ -13,7 +13,7 @@ from torch import nn
 from core import metrics, models
 from core.data import Dataset, Split
 from core.errors import InputError
-from core.federation.fields import Field, as_announced
+from core.federation.fields import Field, announced_samples
 from core.federation.runtime import Runtime
 from core.federation.tensors import unpack
 from core.models import Classifier
@@ -56,8 +56,8 @@ class Task:
         return self._build(Rng(0))
 
     @property
-    def learns(self) -> str:
-        """The kind of task, by which an algorithm says what it serves."""
+    def kind(self) -> str:
+        """The kind of task, one of an algorithm's `task_kinds`."""
         return self.dataset.learns
 
     def _build(self, rng: Rng) -> Classifier:
@@ -100,7 +100,7 @@ class Task:
         """
 
         def of_images(samples: int) -> int:
-            return as_announced(samples) * self.predictions
+            return announced_samples(samples) * self.predictions
 
         return Field((self.dataset.num_classes,), torch.int64, low=0, total=total or of_images)
 

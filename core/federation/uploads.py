@@ -223,7 +223,7 @@ def _sound(
     return sound
 
 
-def admit(
+def validate_uploads(
     answers: Iterable[tuple[Any, Any]],
     form: tuple[Form, Form],
     announced: Mapping[int, int],

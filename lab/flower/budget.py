@@ -42,11 +42,11 @@ def charge(
         check_number(f"{name} of the --node-config", value, 0, above=True)
     if folder is None:
         raise InputError("a node with an epsilon in its --node-config needs a memory folder there")
-    if algorithm.spends is None:
+    if algorithm.privacy_budget is None:
         raise InputError(
             f"this node gives away epsilon {limit:g} at most, and the run asks for answers without a bound"
         )
-    epsilon, delta = algorithm.spends
+    epsilon, delta = algorithm.privacy_budget
     if delta > most:
         raise InputError(f"this node takes a delta of {most:g} at most, and the run has {delta:g}")
     path, run = Path(folder) / "spent.json", f"{context.run_id}/{experiment}/{number}"

@@ -190,8 +190,8 @@ def answer(message: Message, context: Context) -> Message:
     asked = str(message.content["asked"]["what"])  # type: ignore[index, call-overload]
     question, path = json.loads(asked)
     algorithm = experiment.new_algorithm()
-    if question not in algorithm.questions:
-        raise unknown(f"question of {experiment.algorithm}", question, algorithm.questions)
+    if question not in algorithm.remote_calls:
+        raise unknown(f"remote call of {experiment.algorithm}", question, algorithm.remote_calls)
     folder = context.node_config.get(MEMORY)
     charge(context, client.id, experiment.id, algorithm, None if folder is None else str(folder))
     received = wire.message(message.content, client.task.runtime.device)
@@ -203,7 +203,7 @@ def answer(message: Message, context: Context) -> Message:
         if algorithm.private:
             rng = SecretRng(int.from_bytes(bytes(secret.tolist())), rng.path)
         client = attrs.evolve(client, memory=before).copy()  # some learn in place
-        answers = getattr(algorithm, question)([client], {client.id: received}, rng)
+        answers = algorithm.at_clients(question, [client], {client.id: received}, rng)
         content = wire.records(answers[client.id])
         _remember(context, client, before, secret, identity)
     content["asked"] = ConfigRecord({"what": asked})

@@ -177,8 +177,9 @@ class Link:
         doubles each time, for a node that began anew lost the question; it takes the first answer
         to any of them.
         """
-        asked, round_ = json.dumps([question, rng.path]), " ".join(map(str, rng.path))
-        kind = "train" if question == "clients_update" else "query"
+        asked = json.dumps([question, rng.path])
+        round_ = " ".join(str(part) for part in rng.path if part != "client")
+        kind = "train" if question == "client_update" else "query"
         answers: dict[int, Message] = {}
         waiting, sent, seconds = list(clients), dict[str, int](), self.timeout
         while waiting:
@@ -226,9 +227,7 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
     class Across(kind):
         """Everything as it was, but for where clients answer."""
 
-        elsewhere = True
-        learns = algorithm.serves()
-        testers = (algorithm.schedule.tested_by,)
+        remote = True
 
         def round(self, state: State, clients: Any, ledger: Any, rng: Rng) -> State:
             """A round, with the nodes that are there now."""
@@ -236,11 +235,11 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
             log.info("round %s of %d", rng.path[-1], self.schedule.rounds)
             return super().round(state, clients, ledger, rng)
 
-        def answers(
-            self, question: str, clients: Any, messages: Any, form: Any, rng: Rng
+        def at_clients(
+            self, call: str, clients: Any, messages: Any, rng: Rng, form: Any = None
         ) -> dict[int, Message]:
             """Asked, not computed."""
-            return link.ask(question, clients, messages, rng, most_bytes(*form))
+            return link.ask(call, clients, messages, rng, most_bytes(*form))
 
     return Across(algorithm.settings, algorithm.schedule)
 

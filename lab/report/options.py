@@ -14,11 +14,9 @@ import attrs
 from core import algorithms
 from core.data.drawn import ALWAYS_HERE
 from core.errors import one_line
-from core.federation import Algorithm
+from core.federation import CLASSIFICATION
 from lab.explain import as_set
 
-#: what an algorithm is for whose class says nothing
-CLASSIFIES = Algorithm.learns
 _FIELD = re.compile(r"    (\w+): .* = ")
 
 
@@ -29,8 +27,8 @@ def overview() -> str:
 
     def said(name: str) -> str:
         try:
-            kinds = algorithms.find(name).serves()
-            return _title(name) + (f" ({', '.join(kinds)})" if kinds != CLASSIFIES else "")
+            kinds = algorithms.find(name).task_kinds
+            return _title(name) + (f" ({', '.join(kinds)})" if kinds != CLASSIFICATION else "")
         except Exception as error:
             return f"cannot be used yet: {one_line(error, 200)}"
 
@@ -46,8 +44,8 @@ def settings(name: str) -> str:
     cls: Any = kind.Settings
     printed, other = attrs.asdict(cls(), recurse=False), algorithms.switches(name)
     said = meanings(cls)
-    sets = " or ".join(ALWAYS_HERE[one] for one in kind.serves())
-    served = f"for {' and '.join(kind.serves())}, such as the data set {sets}"
+    sets = " or ".join(ALWAYS_HERE[one] for one in kind.task_kinds)
+    served = f"for {' and '.join(kind.task_kinds)}, such as the data set {sets}"
     lines = [
         f"{name}: {_title(name)}",
         served,

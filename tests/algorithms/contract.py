@@ -20,14 +20,13 @@ import torch
 
 from core.errors import InputError
 from core.federation import (
-    Algorithm,
     Client,
     Field,
     Ledger,
     Message,
     RoundResult,
     UploadError,
-    admit,
+    validate_uploads,
 )
 from core.progress import Stage, heard
 from core.rng import Rng
@@ -63,7 +62,7 @@ def resumes_bit_for_bit(subject: Subject) -> None:
     whole = watch(subject)
     with tempfile.TemporaryDirectory() as folder:
         for number in range(1, ROUNDS + 1):
-            clients = crowd(subject.learns)
+            clients = crowd(subject.task_kind)
             running = subject.run(clients, checkpoint=Path(folder) / "checkpoint")
             found = [next(running) for _ in range(number)]
             running.close()
@@ -72,7 +71,7 @@ def resumes_bit_for_bit(subject: Subject) -> None:
 
 def one_seed_is_one_result(subject: Subject) -> None:
     """All numbers come from the seed: the global generators are neither read nor moved."""
-    whole, clients = watch(subject), crowd(subject.learns)
+    whole, clients = watch(subject), crowd(subject.task_kind)
     torch.manual_seed(1)
     random.seed(1)
     before = torch.random.get_rng_state(), random.getstate()
@@ -81,10 +80,10 @@ def one_seed_is_one_result(subject: Subject) -> None:
     assert torch.equal(before[0], after[0]), "torch's global generator was used"
     assert before[1] == after[1], "Python's global generator was used"
     assert not differences(outcome(whole.results, whole.clients), outcome(again, clients))
-    other = next(subject.run(crowd(subject.learns), seed=SEED + 1))
+    other = next(subject.run(crowd(subject.task_kind), seed=SEED + 1))
     assert differences(other.state.tensors, whole.results[0].state.tensors), "the seed is not used"
     mine, others = (
-        subject.new().initialise(task(subject.learns), Rng(seed)) for seed in (SEED, SEED + 1)
+        subject.new().initialise(task(subject.task_kind), Rng(seed)) for seed in (SEED, SEED + 1)
     )
     assert "seed" not in mine.meta or mine.meta["seed"] != others.meta["seed"]
     names = [name for name in mine.tensors if "parameters/" in name]
@@ -96,7 +95,7 @@ def one_seed_is_one_result(subject: Subject) -> None:
 
 def a_listener_hears_of_loops(subject: Subject) -> None:
     """Whoever shows a run hears how far it is within a round, and changes nothing."""
-    whole, clients, seen = watch(subject), crowd(subject.learns), list[tuple[str, int, int]]()
+    whole, clients, seen = watch(subject), crowd(subject.task_kind), list[tuple[str, int, int]]()
 
     def tell(stages: Sequence[Stage]) -> None:
         seen.extend((one.doing, one.done, one.total) for one in stages)
@@ -110,7 +109,7 @@ def a_listener_hears_of_loops(subject: Subject) -> None:
 
 def an_empty_client_takes_no_part(subject: Subject) -> None:
     """Without it all goes as with it, and nobody hears of it."""
-    whole, others = watch(subject), [client for client in crowd(subject.learns) if len(client)]
+    whole, others = watch(subject), [client for client in crowd(subject.task_kind) if len(client)]
     without = list(subject.run(others))
     with_ = [client for client in whole.clients if client.id != EMPTY]
     assert not differences(outcome(whole.results, with_), outcome(without, others))
@@ -139,7 +138,7 @@ def alone_equals_batched(subject: Subject) -> None:
     in another order are.
     """
     pairs = watch(subject).alone
-    assert pairs or subject.kind.client_update is Algorithm.client_update
+    assert pairs or "client_update" not in subject.kind.remote_calls
     for id_, batched, alone in pairs:
         assert batched.keys() == alone.keys(), id_
         for name, one in batched.items():
@@ -272,7 +271,7 @@ def hostile_uploads_are_refused(subject: Subject) -> None:
         for word, name, spoilt in hostile(message, tensors, meta):
             try:
                 known = {id_: len(seen.clients[id_])}
-                admit([(id_, spoilt)], (tensors, meta), known, Ledger.aside())
+                validate_uploads([(id_, spoilt)], (tensors, meta), known, Ledger.aside())
             except UploadError as error:
                 assert f"client {id_} " in str(error) and repr(name) in str(error), (word, error)
             else:

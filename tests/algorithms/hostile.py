@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from core.federation import Field, Ledger, Message, UploadError, admit
+from core.federation import Field, Ledger, Message, UploadError, validate_uploads
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
 NUMBERS = st.one_of(
@@ -133,7 +133,7 @@ def nothing_gets_by(
     """
 
     def look_at(upload: Any) -> None:
-        admit([(client, upload)], (form, meta), {client: samples}, Ledger.aside())
+        validate_uploads([(client, upload)], (form, meta), {client: samples}, Ledger.aside())
 
     look_at(good)
     assert conforms(good, form, meta, samples)

@@ -68,7 +68,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "feddm": [{}, {"estimator": "expectation"}, {"candidates": 4, "clip_norm": 0.5, "rho": 0}],
     "fediod": [
         {},
-        {"learns": "segmentation", "pretrain_steps": 1},
+        {"task_kind": "segmentation", "pretrain_steps": 1},
         *needs("opacus", importance="class_ratio", private=True, pretrain_steps=1),
     ],
     "fedgen": [{}, {"order": "by_class", "counted": "batches"}],
@@ -104,7 +104,7 @@ class Subject:
     kind: type[Algorithm]
     settings: Any
     #: the task that it learns here
-    learns: str = "classification"
+    task_kind: str = "classification"
 
     def new(self) -> Algorithm:
         """The algorithm, with nothing that was kept from before."""
@@ -115,12 +115,12 @@ class Subject:
 
     def run(self, clients: list[Client], seed: int = SEED, **more: Any) -> Iterator[RoundResult]:
         """Its rounds with these clients."""
-        return rounds(self.new(), task(self.learns), clients, seed, **more)
+        return rounds(self.new(), task(self.task_kind), clients, seed, **more)
 
 
 def tiny(kind: type[Algorithm], more: Mapping[str, Any]) -> Any:
     """Settings of an algorithm, printed or released: those of `SMALL` that it has, and more."""
-    more = {key: value for key, value in more.items() if key != "learns"}
+    more = {key: value for key, value in more.items() if key != "task_kind"}
     base = kind.Settings.released() if more.pop("variant", "") == "released" else kind.Settings()
     defaults = {field.name: field.default for field in attrs.fields(kind.Settings)}
     small = {
@@ -138,7 +138,7 @@ def subjects() -> dict[str, Subject]:
             name,
             algorithms.find(name),
             tiny(algorithms.find(name), more),
-            more.get("learns", algorithms.find(name).serves()[0]),
+            more.get("task_kind", algorithms.find(name).task_kinds[0]),
         )
         for name in algorithms.names()
         for more in VARIANTS.get(name, [{}])

@@ -46,7 +46,7 @@ def test_adversarial_losses_by_hand(real):
 def asked(task, client, settings, images, rows):
     algorithm = attrs.evolve(TINY, settings=FAST | settings).new_algorithm()
     message = Message({"images": images, "conditions/rows": rows})
-    return algorithm.judge([client], {client.id: message}, Rng(0))[client.id].tensors
+    return algorithm.judge([client], {client.id: message}, [Rng(0)])[client.id].tensors
 
 
 def test_a_client_answers_with_the_gradient_of_the_absolute_error(task):
@@ -181,9 +181,9 @@ def test_a_client_answers_the_same_alone_and_among_others(task):
     for step in range(3):
         message = Message({"images": images[step], "conditions/rows": rows})
         messages = {client.id: message for client in together}
-        answers = algorithm.judge(together, messages, Rng(0))
+        answers = algorithm.at_clients("judge", together, messages, Rng(0))
         for client in alone:
-            (own,) = algorithm.judge([client], messages, Rng(0)).values()
+            (own,) = algorithm.judge([client], messages, [Rng(0)]).values()
             name = "gradients/images"
             assert torch.equal(own.tensors[name], answers[client.id].tensors[name])
     for one, other in zip(together, alone, strict=True):

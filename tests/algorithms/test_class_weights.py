@@ -21,7 +21,7 @@ SUBJECTS = subjects()
 METHODS = [
     name
     for name, subject in SUBJECTS.items()
-    if isinstance(subject.settings, SupervisedTraining) and subject.learns == "classification"
+    if isinstance(subject.settings, SupervisedTraining) and subject.task_kind == "classification"
 ]
 BALANCED = SupervisedTraining(class_weights="balanced")
 
@@ -93,7 +93,7 @@ def test_every_method_that_has_the_setting_heeds_it(name):
     learned = []
     for class_weights in ("none", "balanced"):
         settings = attrs.evolve(subject.settings, class_weights=class_weights)
-        *_, last = attrs.evolve(subject, settings=settings).run(crowd(subject.learns))
+        *_, last = attrs.evolve(subject, settings=settings).run(crowd(subject.task_kind))
         learned.append(last.state.tensors)
     plain, weighed = learned
     assert plain.keys() == weighed.keys()

@@ -10,7 +10,7 @@ from core import algorithms
 from core.algorithms import fedvck
 from core.baselines import fedavg, fedprox, moon
 from core.errors import InputError
-from core.federation import Ledger, Message, admit, loop
+from core.federation import Ledger, Message, loop, validate_uploads
 
 pytest.register_assert_rewrite("tests.algorithms.contract")
 
@@ -83,7 +83,7 @@ class Preset(fedavg.FedAvg):
 class Quiet(fedavg.FedAvg):
     """Leaves every client with the model that it was sent, so that no loop runs."""
 
-    def clients_update(self, clients, messages, rng):
+    def client_updates(self, clients, messages, rngs):
         started = {client: self.start(client, messages[client.id]) for client in clients}
         return {client.id: self.answer(client, model) for client, model in started.items()}
 
@@ -91,8 +91,8 @@ class Quiet(fedavg.FedAvg):
 class Sociable(fedavg.FedAvg):
     """A client's answer depends on who else is there."""
 
-    def clients_update(self, clients, messages, rng):
-        answers = super().clients_update(clients, messages, rng)
+    def client_updates(self, clients, messages, rngs):
+        answers = super().client_updates(clients, messages, rngs)
         for answer in answers.values():
             answer.tensors["parameters/classifier.bias"].add_(len(clients))
         return answers
@@ -119,8 +119,8 @@ class Reckless(fedavg.FedAvg):
 class Boastful(fedvck.FedVCK):
     """Calls its images what nobody has."""
 
-    def clients_update(self, clients, messages, rng):
-        answers = super().clients_update(clients, messages, rng)
+    def client_updates(self, clients, messages, rngs):
+        answers = super().client_updates(clients, messages, rngs)
         for answer in answers.values():
             answer.tensors["labels"].fill_(9)
         return answers
@@ -150,11 +150,11 @@ class Secretive(fedavg.FedAvg):
 
     def round(self, state, clients, ledger, rng):
         messages = {client.id: self.broadcast(state, client.id) for client in clients}
-        answers = self.clients_update(clients, messages, rng)
         form = self.upload_format(state)
+        answers = self.at_clients("client_update", clients, messages, rng, form)
         for id_, answer in answers.items():
             known = {client.id: len(client) for client in clients}
-            ledger.count("up", admit([(id_, answer)], form, known, Ledger.aside())[id_])
+            ledger.count("up", validate_uploads([(id_, answer)], form, known, Ledger.aside())[id_])
         return self.server_update(state, answers, rng)
 
 
@@ -186,8 +186,8 @@ class Gossip(moon.MOON):
 class Naive(fedvck.FedVCK):
     """Sends real images for condensed ones."""
 
-    def clients_update(self, clients, messages, rng):
-        answers = super().clients_update(clients, messages, rng)
+    def client_updates(self, clients, messages, rngs):
+        answers = super().client_updates(clients, messages, rngs)
         for client in clients:
             images = answers[client.id].tensors["images"]
             images[:1] = client.images[:1]
@@ -199,7 +199,7 @@ class Trusting(fedavg.FedAvg):
 
     def round(self, state, clients, ledger, rng):
         messages = {c.id: ledger.count("down", self.broadcast(state, c.id)) for c in clients}
-        answers = self.clients_update(clients, messages, rng)
+        answers = self.at_clients("client_update", clients, messages, rng, ({}, {}))
         uploads = {id_: ledger.count("up", answer) for id_, answer in answers.items()}
         return self.server_update(state, uploads, rng)
 

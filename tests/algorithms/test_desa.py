@@ -14,7 +14,7 @@ from core.baselines.desa import anchors, anchors_format, collect, redraw, superv
 from core.condensation import LatentEncoder, draw
 from core.condensation.problem import Draws
 from core.families import condensing
-from core.federation import Ledger, Message, UploadError, admit, pack
+from core.federation import Ledger, Message, UploadError, pack, validate_uploads
 from core.rng import Rng
 from lab import make_clients, make_task, rounds
 from tests.algorithms.on_digits import accuracy_after, on_digits
@@ -58,9 +58,9 @@ def test_the_contrastive_loss_pulls_a_class_together():
 @pytest.mark.parametrize("estimator", ["minibatch", "expectation"])
 def test_clients_make_the_same_anchors_in_one_batch_and_one_by_one(task, clients, estimator):
     algorithm = desa(estimator=estimator)
-    together = algorithm.anchors(clients, {}, Rng(3))
+    together = algorithm.at_clients("anchors", clients, {}, Rng(3))
     for client in clients:
-        (alone,) = algorithm.anchors([client], {}, Rng(3)).values()
+        (alone,) = algorithm.at_clients("anchors", [client], {}, Rng(3)).values()
         assert alone.tensors["anchors/classes"].tolist() == client.labels.unique().tolist()
         assert alone.tensors["anchors/classes"].equal(
             together[client.id].tensors["anchors/classes"]
@@ -87,7 +87,9 @@ def test_clients_make_the_same_anchors_in_one_batch_and_one_by_one(task, clients
 )
 def test_every_setting_of_condensation_changes_the_anchors(clients, change):
     plain, other = (
-        desa(**{"estimator": "minibatch"} | settings).anchors(clients[:1], {}, Rng(3))[0]
+        desa(**{"estimator": "minibatch"} | settings).at_clients(
+            "anchors", clients[:1], {}, Rng(3)
+        )[0]
         for settings in ({}, change)
     )
     assert plain.tensors["anchors/classes"].equal(other.tensors["anchors/classes"])
@@ -113,7 +115,9 @@ def test_the_codes_encoder_has_instance_normalisation(task, clients):
     algorithm = desa(
         iterations=1, image_lr=20.0, estimator="minibatch", augmentation="none", **width
     )
-    found = algorithm.anchors(clients[:1], {}, Rng(3))[0].tensors["anchors/images"].int()
+    found = (
+        algorithm.at_clients("anchors", clients[:1], {}, Rng(3))[0].tensors["anchors/images"].int()
+    )
     real, _ = condensing.gather(clients[:1], [Rng(3).at(0)])
     group = torch.arange(real.groups).repeat_interleave(2)
     start = condensing.starts("noise", real, group, task, [Rng(3).at(0)]).requires_grad_()
@@ -143,7 +147,7 @@ def test_the_codes_encoder_is_the_same_for_every_network():
         task = make_task(own)
         for encoder, found in made.items():
             algorithm = desa(encoder=encoder, encoder_width=8)
-            answers = algorithm.anchors(make_clients(own, task), {}, Rng(3))
+            answers = algorithm.at_clients("anchors", make_clients(own, task), {}, Rng(3))
             found.append(answers[0].tensors["anchors/images"])
     assert torch.equal(*made["convnet"])
     assert torch.equal(made["task"][1], made["convnet"][0])
@@ -221,7 +225,7 @@ def test_anchors_that_do_not_fit_their_classes_are_refused(task, bad):
     form, opened = (anchors_format(algorithm.initialise(task, Rng(0))), {}), Ledger()
     opened.open_round()
     with pytest.raises(UploadError, match="client 7"):
-        admit([(7, bad)], form, {7: 9}, opened, fault_of=algorithm.fault)
+        validate_uploads([(7, bad)], form, {7: 9}, opened, fault_of=algorithm.upload_fault)
 
 
 def test_anchors_cross_the_network_once(task, clients):
@@ -370,7 +374,7 @@ def test_anchors_are_matched_at_another_random_network_in_every_iteration(
     monkeypatch.setattr(
         module, "condense", lambda problem, *rest: seen.append(problem) or condense(problem, *rest)
     )
-    desa(candidates=3).anchors(clients, {}, Rng(3))
+    desa(candidates=3).at_clients("anchors", clients, {}, Rng(3))
     (problem,) = seen
     assert problem.free
     counts = torch.cat([client.class_counts for client in clients])

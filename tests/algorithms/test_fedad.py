@@ -53,7 +53,7 @@ def test_a_client_answers_with_a_network_of_its_own_that_has_trained_as_long_as_
     algorithm, clients = attrs.evolve(TINY, settings=own).new_algorithm(), make_clients(TINY, task)
     images = algorithm.public(task)
     told = {client.id: Message({"images": images}) for client in clients}
-    answers = algorithm.teach(clients, told, R)
+    answers = algorithm.at_clients("teach", clients, told, R.at("client"))
     assert [steps for _, steps in trained] == [2 * -(-len(client) // 4) for client in clients]
     for client, (model, _), answer in zip(clients, trained, answers.values(), strict=True):
         assert answer.tensors["counts"].tolist() == [client.labels.numel()]  # pixels

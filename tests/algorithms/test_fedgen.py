@@ -179,7 +179,7 @@ def test_after_so_many_batches_a_client_has_its_images_only(
             local_steps=steps, generated_steps=bound, batch_size=10**6, momentum=0.0, **more
         )
         messages = {client.id: method.broadcast(start, client.id) for client in pair}
-        return method.clients_update(pair, messages, Rng(1))
+        return method.at_clients("client_update", pair, messages, Rng(1).at("client"))
 
     def alike(ours, theirs):
         return all(

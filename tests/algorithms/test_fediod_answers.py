@@ -31,9 +31,9 @@ def test_a_teacher_that_answers_with_nan_is_named(task, clients, name):
 def asked(experiment, task, answers=None):
     """The results where every step goes by questions, as to clients that are elsewhere."""
     algorithm = experiment.new_algorithm()
-    algorithm.elsewhere = True
+    algorithm.remote = True
     if answers:
-        algorithm.answers = answers(algorithm)
+        algorithm.at_clients = answers(algorithm)
     return list(rounds(experiment, task=task, algorithm=algorithm))
 
 
@@ -62,9 +62,11 @@ def test_questions_at_every_step_give_what_the_batched_program_gives(task, setti
 
 def test_a_client_that_falls_out_of_the_conversation_is_named(task):
     def deaf(algorithm):
-        def answers(question, clients, messages, form, rng):
-            found = getattr(algorithm, question)(clients, messages, rng)
-            return {k: v for k, v in found.items() if k != 2 or question != "pull_back"}
+        here = algorithm.at_clients
+
+        def answers(call, *given):
+            found = here(call, *given)
+            return {k: v for k, v in found.items() if k != 2 or call != "pull_back"}
 
         return answers
 
@@ -78,7 +80,7 @@ def test_a_client_that_falls_out_of_the_conversation_is_named(task):
 def spoilt_later(monkeypatch, spoil, after=3):
     """Client 1 answers as `spoil` says, from its fourth answer on."""
     kind, seen = algorithms.find("fediod"), []
-    true = kind.admit
+    true = kind.validate
 
     def hostile(self, answers, form, clients, ledger, **more):
         if 1 in answers and "logits" in form[0]:
@@ -87,7 +89,7 @@ def spoilt_later(monkeypatch, spoil, after=3):
                 answers = answers | {1: spoil(answers)}
         return true(self, answers, form, clients, ledger, **more)
 
-    monkeypatch.setattr(kind, "admit", hostile)
+    monkeypatch.setattr(kind, "validate", hostile)
 
 
 def with_logits(answer: Message, logits: torch.Tensor) -> Message:
@@ -119,8 +121,8 @@ def test_a_client_that_cannot_say_its_counts_is_left_out(task, clients, monkeypa
     kind = algorithms.find("fediod")
     true = kind.introduce
 
-    def introduce(self, clients, messages, rng):
-        return true(self, clients, messages, rng) | {1: Message({})}
+    def introduce(self, clients, messages, rngs):
+        return true(self, clients, messages, rngs) | {1: Message({})}
 
     monkeypatch.setattr(kind, "introduce", introduce)
     lenient = attrs.evolve(TINY, rounds=1, refused="leave_out")

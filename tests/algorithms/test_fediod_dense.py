@@ -141,7 +141,7 @@ def test_questions_give_what_the_batched_program_gives(task, settings):
     experiment = attrs.evolve(TINY, settings=FAST | settings)
     *_, batched = rounds(experiment, task=task)
     distant = experiment.new_algorithm()
-    distant.elsewhere = True
+    distant.remote = True
     *_, by_questions = rounds(experiment, task=task, algorithm=distant)
     for name, value in batched.state.tensors.items():
         assert torch.equal(value, by_questions.state.tensors[name]), name

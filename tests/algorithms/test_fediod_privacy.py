@@ -162,7 +162,7 @@ def test_a_private_client_answers_no_test(task, clients):
     algorithm = algorithms.create("fediod", PRIVATE)
     message = Message({"images": torch.zeros(2, 1, 8, 8)})
     with pytest.raises(InputError, match="to nobody"):
-        algorithm.logits(clients, {client.id: message for client in clients}, Rng(0))
+        algorithm.logits(clients, {client.id: message for client in clients}, [Rng(0)])
 
 
 def listening(task, steps=40, **settings):
@@ -177,16 +177,16 @@ def listening(task, steps=40, **settings):
 
 def told(algorithm, clients, steps):
     heard = Message({}, {"weight": 0.5, "steps": steps})
-    algorithm.hear(clients, {client.id: heard for client in clients}, Rng(0))
+    algorithm.at_clients("hear", clients, {client.id: heard for client in clients}, Rng(0))
 
 
 def asked(algorithm, question, clients, step, part=0, value=0.5):
     shape = (B, 10) if question == "pull_back" else (B, 1, 8, 8)
     name = "gradients/logits" if question == "pull_back" else "images"
     message = Message({name: torch.full(shape, value)})
-    answer = getattr(algorithm, question)
     rng = part_of(Rng(0, ("fediod",)), step, part)
-    return answer(clients, {client.id: message for client in clients}, rng)
+    messages = {client.id: message for client in clients}
+    return algorithm.at_clients(question, clients, messages, rng)
 
 
 REFUSED = "more than its privacy budget"
@@ -238,7 +238,7 @@ def test_private_clients_that_are_elsewhere_answer_as_at_hand_also_after_a_cut(t
     experiment = attrs.evolve(TINY, settings=settings, rounds=2)
     *_, at_hand = rounds(experiment, task=task)
     distant = experiment.new_algorithm()
-    distant.elsewhere = True
+    distant.remote = True
     given = {"task": task, "algorithm": distant, "checkpoint": tmp_path / "c"}
     next(rounds(experiment, **given))
     *_, by_questions = rounds(experiment, **given)

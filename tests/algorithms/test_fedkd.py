@@ -320,7 +320,7 @@ def test_a_private_client_answers_once(task):
     algorithm, client = create(private=True), make_clients(TINY, task)[0]
     message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
     algorithm.client_update(client, message, Rng(0))
-    algorithm.teach([client], {0: Message({})}, Rng(0))
+    algorithm.teach([client], {0: Message({})}, [Rng(0)])
     for again in (message, Message({}, message.meta | {"queries": 1, "seed": 5})):
         with pytest.raises(InputError, match="more than its privacy budget"):
             algorithm.client_update(client, again, Rng(1))

@@ -203,14 +203,22 @@ def test_digesting_brings_a_client_closer_to_the_consensus(task):
 def test_a_client_remembers_its_model_and_starts_from_its_own_weights(task):
     algorithm, clients = create(), make_clients(TINY, task)
     state = algorithm.initialise(task, Rng(0))
-    algorithm.clients_update(
-        clients, {c.id: algorithm.broadcast(state, c.id) for c in clients}, Rng(4)
+    algorithm.at_clients(
+        "client_update",
+        clients,
+        {c.id: algorithm.broadcast(state, c.id) for c in clients},
+        Rng(4).at("client"),
     )
     kept = [c.memory["model/parameters/blocks.0.conv.weight"] for c in clients]
     assert all(not torch.allclose(a, b, atol=0.05) for a, b in itertools.pairwise(kept))
     # what it learns does not depend on who else is there
     alone = make_clients(TINY, task)[2]
-    algorithm.clients_update([alone], {alone.id: algorithm.broadcast(state, alone.id)}, Rng(4))
+    algorithm.at_clients(
+        "client_update",
+        [alone],
+        {alone.id: algorithm.broadcast(state, alone.id)},
+        Rng(4).at("client"),
+    )
     assert torch.equal(alone.memory["model/parameters/blocks.0.conv.weight"], kept[2])
 
 

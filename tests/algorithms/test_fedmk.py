@@ -99,7 +99,7 @@ def test_real_images_that_are_not_moved_are_sent_as_they_are(task, clients):
     for client, source in zip(clients, sources(algorithm, clients, state).values(), strict=True):
         real = task.inputs(client.images).flatten(1)
         messages = {client.id: algorithm.broadcast(state, client.id)}
-        sent = algorithm.serve([client], messages, [Rng(0)])[client.id].tensors
+        sent = algorithm.client_updates([client], messages, [Rng(0)])[client.id].tensors
         for images, labels in (
             (source.knowledge, source.knowledge_labels),
             (sent["images"], sent["labels"]),

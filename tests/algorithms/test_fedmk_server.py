@@ -188,14 +188,14 @@ def uploads_of(state):
 )
 def test_malformed_knowledge_is_refused(task, clients, after_one_round, monkeypatch, spoil):
     algorithm = fedmk()
-    honest = algorithm.clients_update
+    honest = algorithm.client_updates
 
-    def update(clients, messages, rng):
-        answers = honest(clients, messages, rng)
+    def update(clients, messages, rngs):
+        answers = honest(clients, messages, rngs)
         images, labels = spoil(*answers[0].tensors.values())
         return answers | {0: Message({"images": images, "labels": labels})}
 
-    monkeypatch.setattr(algorithm, "clients_update", update)
+    monkeypatch.setattr(algorithm, "client_updates", update)
     ledger = Ledger()
     ledger.open_round()
     state = algorithm.initialise(task, Rng(0))

@@ -74,7 +74,9 @@ def test_a_client_that_joins_late_changes_nothing_for_the_others(task, clients, 
         client.id: algorithm.client_update(client, messages[client.id], rng.at("client", client.id))
         for client in apart
     }
-    assert_same_uploads(algorithm.clients_update(clients, messages, rng), alone)
+    assert_same_uploads(
+        algorithm.at_clients("client_update", clients, messages, rng.at("client")), alone
+    )
     # the model of its own is for round 0 only: now the newcomer starts from the server's, as the
     # others do
     for name, value in pack(task.model_from(messages[0].tensors)).items():
@@ -83,8 +85,11 @@ def test_a_client_that_joins_late_changes_nothing_for_the_others(task, clients, 
 
 def test_a_model_of_its_own_in_round_0(task, clients):
     algorithm = fedvck(first_model="own")
-    algorithm.clients_update(
-        clients, messages_of(algorithm, algorithm.initialise(task, Rng(0)), clients), Rng(3)
+    algorithm.at_clients(
+        "client_update",
+        clients,
+        messages_of(algorithm, algorithm.initialise(task, Rng(0)), clients),
+        Rng(3).at("client"),
     )
     weights = [client.memory["previous/parameters/classifier.weight"] for client in clients]
     assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], weights[2])
@@ -176,7 +181,9 @@ def test_prototypes_are_means_over_clients_and_over_all_earlier_images(task, cli
     for number in range(2):
         ledger.open_round()
         state = algorithm.round(state, clients, ledger, Rng(number))
-    uploads = algorithm.clients_update(clients, messages_of(algorithm, state, clients), Rng(5))
+    uploads = algorithm.at_clients(
+        "client_update", clients, messages_of(algorithm, state, clients), Rng(5).at("client")
+    )
     contrast = algorithm._contrast(state, Knowledge.of(state), uploads, Rng(5))
 
     images, labels = torch.cat([c.images for c in clients]), torch.cat([c.labels for c in clients])
@@ -201,7 +208,9 @@ def test_the_released_form_compares_with_prototypes_of_length_1(task, clients, f
     algorithm, ledger = fedvck(contrast_form=form, similarity="dot"), Ledger()
     ledger.open_round()
     state = algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(0))
-    uploads = algorithm.clients_update(clients, messages_of(algorithm, state, clients), Rng(5))
+    uploads = algorithm.at_clients(
+        "client_update", clients, messages_of(algorithm, state, clients), Rng(5).at("client")
+    )
     lengths = algorithm._contrast(state, Knowledge.of(state), uploads, Rng(5)).prototypes.norm(
         dim=1
     )
@@ -234,7 +243,9 @@ def test_classes_that_nobody_holds_are_no_hard_negatives(task):
     state = algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(0))
     # the classifier says 5 to everything
     state.tensors["parameters/classifier.bias"][5] += 100
-    uploads = algorithm.clients_update(clients, messages_of(algorithm, state, clients), Rng(5))
+    uploads = algorithm.at_clients(
+        "client_update", clients, messages_of(algorithm, state, clients), Rng(5).at("client")
+    )
     contrast = algorithm._contrast(state, Knowledge.of(state), uploads, Rng(5))
     found = {c: {j for j in row.tolist() if j >= 0} for c, row in enumerate(contrast.negatives)}
     assert {c: names for c, names in found.items() if names} == {0: {3, 7}, 3: {0, 7}, 7: {0, 3}}
@@ -266,7 +277,9 @@ def test_logit_prototypes_stand_for_all_images_of_a_class(task, clients, candida
 def test_a_client_remembers_the_model_it_received(task, clients):
     algorithm = fedvck()
     state = algorithm.initialise(task, Rng(0))
-    algorithm.clients_update(clients, messages_of(algorithm, state, clients), Rng(3))
+    algorithm.at_clients(
+        "client_update", clients, messages_of(algorithm, state, clients), Rng(3).at("client")
+    )
     for client in clients:
         assert client.memory.keys() == {f"previous/{name}" for name in state.tensors}
         assert all(

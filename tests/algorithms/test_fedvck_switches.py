@@ -195,7 +195,9 @@ def test_without_contrast_the_server_learns_as_that_of_feddm(task, clients):
     shared = {"server_lr": 0.01, "server_weight_decay": 0.0, "server_decay": 1.0}
     vck, dm = without_all(**shared), algorithms.create("feddm", FAST | shared)
     state = vck.initialise(task, Rng(0))
-    uploads = vck.clients_update(clients, messages_of(vck, state, clients), Rng(3))
+    uploads = vck.at_clients(
+        "client_update", clients, messages_of(vck, state, clients), Rng(3).at("client")
+    )
     bare = {
         id_: Message({name: upload.tensors[name] for name in ("images", "labels")})
         for id_, upload in uploads.items()
@@ -395,6 +397,8 @@ def test_the_contrast_of_a_round_has_the_weight_that_is_left(task, clients, fadi
     algorithm, ledger = fedvck(fading_contrast=fading, contrast=0.5), Ledger()
     ledger.open_round()
     state = algorithm.round(algorithm.initialise(task, Rng(0)), clients, ledger, Rng(0))
-    uploads = algorithm.clients_update(clients, messages_of(algorithm, state, clients), Rng(5))
+    uploads = algorithm.at_clients(
+        "client_update", clients, messages_of(algorithm, state, clients), Rng(5).at("client")
+    )
     found = algorithm._contrast(state, Knowledge.of(state), uploads, Rng(5))
     assert (found.weight, found.fade) == (pytest.approx(weight), fade)

@@ -169,7 +169,9 @@ def test_the_target_tells_what_the_model_makes_of_images_drawn_from_its_own(task
         known = model.encode(task.inputs(client.images))[-1].flatten(1)
     drawn = []
     for seed in range(3):
-        (answer,) = algorithm.encode([client], {1: Message(message.tensors)}, Rng(seed)).values()
+        (answer,) = algorithm.encode(
+            [client], {1: Message(message.tensors)}, [Rng(seed, ("client", 1))]
+        ).values()
         apart = torch.cdist(answer.tensors["latents"].flatten(1), known)
         assert float(apart.amin(1).max()) < 1e-3 < float(apart.amax(1).min())
         drawn.append(tuple(apart.argmin(1).tolist()))

@@ -179,5 +179,5 @@ def test_fixed_networks_are_each_clients_own(monkeypatch):
     algorithm = run.new_algorithm()
     state = algorithm.initialise(task, Rng(0))
     messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
-    algorithm.clients_update(clients, messages, Rng(1))
+    algorithm.at_clients("client_update", clients, messages, Rng(1).at("client"))
     assert len(seen) == len(clients)

@@ -16,8 +16,8 @@ ASKED = {
     "desa": ("anchors", 1),
     "fedad": ("teach", 1),
     "fediod": ("introduce", 1),
-    "fediod learns=segmentation pretrain_steps=1": ("introduce", 1),
-    "fedmd tested=clients": ("own_models", 1),
+    "fediod task_kind=segmentation pretrain_steps=1": ("introduce", 1),
+    "fedmd tested=clients": ("send_model", 1),
     "fedmix": ("averages", 1),
     "flmrcm": ("encode", 0),
     "random_selection": ("counts", 1),
@@ -27,13 +27,14 @@ ASKED = {
 def spoilt(subject, question, who, refused):
     """The algorithm, one of whose clients sends nothing when it is asked this question."""
     algorithm = subject.new()
-    honest = getattr(algorithm, question)
+    honest = algorithm.at_clients
 
-    def answers(clients, messages, rng):
-        given = honest(clients, messages, rng)
-        return {id_: Message({}) if id_ == who else one for id_, one in given.items()}
+    def at_clients(call, *given):
+        answers = honest(call, *given)
+        nothing = {who: Message({})} if call == question and who in answers else {}
+        return answers | nothing
 
-    setattr(algorithm, question, answers)
+    algorithm.at_clients = at_clients
     algorithm.schedule = attrs.evolve(algorithm.schedule, active=None, refused=refused)
     return algorithm
 
@@ -45,7 +46,7 @@ def test_the_run_goes_on_with_the_others(name, monkeypatch):
     monkeypatch.setattr(type(subject), "new", lambda self: algorithm)
     if name == "flmrcm":  # which says that its result is that of FedAvg
         algorithm.measures = lambda state: {}
-    results = list(subject.run(crowd(subject.learns)))
+    results = list(subject.run(crowd(subject.task_kind)))
     assert len(results) == ROUNDS
     asked = results[:1] if name == "random_selection" else results  # which asks once
     assert all(str(who) in result.refused for result in asked)
@@ -75,4 +76,4 @@ def test_it_ends_where_the_schedule_says_so(name, monkeypatch):
     algorithm = spoilt(subject, *ASKED[name], "end")
     monkeypatch.setattr(type(subject), "new", lambda self: algorithm)
     with pytest.raises(UploadError, match=f"client {ASKED[name][1]} was refused"):
-        list(subject.run(crowd(subject.learns)))
+        list(subject.run(crowd(subject.task_kind)))

@@ -230,7 +230,7 @@ def test_centralized_sends_all_data_once(task, clients):
 def test_standalone_clients_start_from_the_weights_that_the_seed_gives(task, clients):
     alone = algorithms.create("standalone", TINY.settings | {"lr": 1e-12})
     start = pack(task.new_model(Rng(0).at("initialise", "model")), "model/")
-    alone.train_alone(clients, {}, Rng(0).at("round", 1))
+    alone.at_clients("train_alone", clients, {}, Rng(0).at("round", 1, "client"))
     for client in clients:
         for name, value in start.items():
             if name.startswith("model/parameters/"):

@@ -32,7 +32,7 @@ def waits(subject, turns, second=slice(12, 30)):
     """Where and how often the host waits in a round of two clients, the first with 12 images."""
     settings = {name: turns for name in TURNS if getattr(subject.settings, name, None)}
     with elsewhere() as places:
-        there, clients = on_a_gpu(subject.learns, slice(0, 12), second)
+        there, clients = on_a_gpu(subject.task_kind, slice(0, 12), second)
         algorithm = subject.kind(
             attrs.evolve(subject.settings, **settings),
             Schedule(clients=2, active=2, rounds=getattr(subject.settings, "local_rounds", 1) or 1),

@@ -140,7 +140,11 @@ def uploaded(task, clients, name="dm", **more):
     algorithm = create(name, **more)
     state = algorithm.initialise(task, Rng(0))
     messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
-    return algorithm, state, algorithm.clients_update(clients, messages, Rng(3))
+    return (
+        algorithm,
+        state,
+        algorithm.at_clients("client_update", clients, messages, Rng(3).at("client")),
+    )
 
 
 @pytest.mark.parametrize("falling", [False, True])

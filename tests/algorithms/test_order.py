@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from core import algorithms
+from core.baselines import fedavg
 from core.errors import InputError
 from core.federation import Runtime
 from core.rng import Rng
@@ -57,7 +58,7 @@ def test_batches_are_those_of_the_authors_loader(monkeypatch, task, abreast, ord
     round and begins again where it is at its end.
     """
     if not abreast:
-        monkeypatch.setattr(algorithms.fedavg, "abreast", lambda *_: 1)
+        monkeypatch.setattr(fedavg, "abreast", lambda *_: 1)
     run = attrs.evolve(RUN, active=4, settings=RUN.settings | {"order": order})
     seen, clients, _ = taken(monkeypatch, run, task)
     assert len({len(found) for found in seen.values()}) > 1  # some took part more often
@@ -85,7 +86,7 @@ def test_clients_abreast_learn_what_they_learn_alone(monkeypatch, task):
     # a batch of one class at ten times the rate makes of rounding a difference in four rounds
     run = attrs.evolve(RUN, settings=RUN.settings | {"lr": 0.005})
     *_, together = rounds(run, task=task)
-    monkeypatch.setattr(algorithms.fedavg, "abreast", lambda *_: 1)
+    monkeypatch.setattr(fedavg, "abreast", lambda *_: 1)
     *_, alone = rounds(run, task=task)
     for name, value in alone.state.tensors.items():
         torch.testing.assert_close(together.state.tensors[name], value, rtol=1e-5, atol=1e-5)

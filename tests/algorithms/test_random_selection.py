@@ -47,7 +47,8 @@ def test_a_client_sends_other_images_with_another_stream():
     method, client = algorithms.create("random_selection"), make_clients(TINY, task)[0]
     wanted = {client.id: Message({}, {"wanted": client.class_counts.clamp(max=2).tolist()})}
     first, other = (
-        method.serve([client], wanted, [Rng(seed)])[client.id].tensors["images"] for seed in (0, 1)
+        method.client_updates([client], wanted, [Rng(seed)])[client.id].tensors["images"]
+        for seed in (0, 1)
     )
     assert first.shape == other.shape and not torch.equal(first, other)
 
@@ -112,7 +113,7 @@ def test_the_first_images_of_a_class_are_taken_where_asked():
     wanted = torch.bincount(client.labels, minlength=10).clamp(max=2)
     ask = Message({}, {"wanted": wanted.tolist()})
     first = algorithms.create("random_selection", {"choice": "first"})
-    sent = first.serve([client], {client.id: ask}, [Rng(1)])[client.id].tensors
+    sent = first.client_updates([client], {client.id: ask}, [Rng(1)])[client.id].tensors
     for label in range(10):
         mine = client.images[client.labels == label][: wanted[label]]
         assert torch.equal(sent["images"][sent["labels"] == label], mine)

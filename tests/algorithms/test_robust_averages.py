@@ -23,7 +23,7 @@ def test_every_method_that_has_the_setting_heeds_it(name):
     for rule in ("mean", "median"):
         settings = attrs.evolve(subject.settings, aggregation=rule)
         changed = attrs.evolve(subject, settings=settings)
-        *_, last = changed.run(crowd(subject.learns))
+        *_, last = changed.run(crowd(subject.task_kind))
         model = changed.new().model(last.state)
         models = model if isinstance(model, list) else [model]
         learned.append([one.detach() for each in models for one in each.parameters()])

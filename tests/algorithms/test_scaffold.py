@@ -65,7 +65,9 @@ def test_a_run_against_algorithm_1_in_numpy(task, clients, monkeypatch):
         here = [clients[k] for k in chosen]
         sent = {k: method.broadcast(state, k) for k in chosen}
         state = method.server_update(
-            state, method.clients_update(here, sent, Rng(0).at(number)), Rng(0)
+            state,
+            method.at_clients("client_update", here, sent, Rng(0).at(number).at("client")),
+            Rng(0),
         )
         moves, changes = [], []
         for k in chosen:

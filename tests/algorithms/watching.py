@@ -12,7 +12,16 @@ from unittest.mock import patch
 import attrs
 import torch
 
-from core.federation import Algorithm, Client, Ledger, Message, RoundResult, State, admit, rounds
+from core.federation import (
+    Algorithm,
+    Client,
+    Ledger,
+    Message,
+    RoundResult,
+    State,
+    rounds,
+    validate_uploads,
+)
 from core.federation import algorithm as algorithm_module
 from tests.algorithms.subjects import SEED, Subject, crowd, task
 
@@ -82,23 +91,21 @@ class Watched:
         return self.results[-1].ledger
 
 
-GUARDED = ("broadcast", "clients_update", "server_update", "round", "model", "measures")
+GUARDED = ("broadcast", "at_clients", "server_update", "round", "model", "measures")
 
 
 @functools.cache
 def watch(subject: Subject) -> Watched:
     """A run under eyes that change nothing."""
-    seen = Watched([], crowd(subject.learns))
+    seen = Watched([], crowd(subject.task_kind))
     # with the schedule of the run, which goes on with a copy: what is watched is bound to this one
     algorithm = subject.new().among(seen.clients)
-    _watch_clients(algorithm, subject, seen)
-    for name in set(algorithm.questions) - {"clients_update"}:
-        _watch_question(algorithm, name, seen)
+    _watch_calls(algorithm, subject, seen)
     for name in GUARDED:
         _guard(algorithm, name, seen)
     with ExitStack() as patches:
         _watch_network(seen, patches)
-        for result in rounds(algorithm, task(subject.learns), seen.clients, SEED):
+        for result in rounds(algorithm, task(subject.task_kind), seen.clients, SEED):
             # a later round must not reach into it
             kept = copy.deepcopy(dict(contents(result.state.tensors)))
             seen.results.append(
@@ -120,48 +127,35 @@ def _guard(algorithm: Algorithm, name: str, seen: Watched) -> None:
     setattr(algorithm, name, guarded)
 
 
-def _watch_clients(algorithm: Algorithm, subject: Subject, seen: Watched) -> None:
-    """Ask every client for its answer by itself, before it is served among the others."""
-    plain, has_own = algorithm.clients_update, subject.kind.client_update
+def _watch_calls(algorithm: Algorithm, subject: Subject, seen: Watched) -> None:
+    """Note what comes to clients along with a call; ask each for its update by itself, before it answers
+    among the others.
+    """
+    plain = algorithm.at_clients
 
-    def clients_update(clients: Any, messages: Any, rng: Any) -> dict[int, Message]:
-        twins = [
-            attrs.evolve(client, memory={k: v.clone() for k, v in client.memory.items()})
-            for client in clients
-        ]
-        alone = {
-            twin.id: subject.new().client_update(twin, messages[twin.id], rng.at("client", twin.id))
-            for twin in reversed(twins)
-            if has_own is not Algorithm.client_update
-        }
-        answers = plain(clients, messages, rng)
-        for client, twin in zip(clients, twins, strict=True):
-            seen.served += [("down", messages[client.id]), ("up", answers[client.id])]
-            if alone:
-                both = [answers[client.id], client.memory], [alone[client.id], twin.memory]
-                # a later round may add to a memory
-                seen.alone.append(
-                    (client.id, *copy.deepcopy([dict(contents(one)) for one in both]))
-                )
+    def at_clients(call: str, clients: Any, messages: Any, rng: Any, form: Any) -> dict:
+        sent = [messages[client.id] for client in clients]
+        seen.served += [("down", one) for one in sent if one.tensors or one.meta]
+        if call != "client_update":
+            return plain(call, clients, messages, rng, form)
+        alone = {}
+        for client in reversed(clients):
+            twin = client.copy()
+            answer = subject.new().client_update(twin, messages[twin.id], rng.at(twin.id))
+            alone[twin.id] = answer, twin.memory
+        answers = plain(call, clients, messages, rng, form)
+        for client in clients:
+            seen.served.append(("up", answers[client.id]))
+            both = (answers[client.id], client.memory), alone[client.id]
+            # a later round may add to a memory
+            seen.alone.append((client.id, *copy.deepcopy([dict(contents(one)) for one in both])))
         return answers
 
-    algorithm.clients_update = clients_update  # type: ignore[method-assign]
-
-
-def _watch_question(algorithm: Algorithm, name: str, seen: Watched) -> None:
-    """Note what comes to the clients along with another question."""
-    plain = getattr(algorithm, name)
-
-    def asked(clients: Any, messages: Any, rng: Any) -> dict[int, Message]:
-        come = [messages[client.id] for client in clients]
-        seen.served += [("down", one) for one in come if one.tensors or one.meta]
-        return plain(clients, messages, rng)
-
-    setattr(algorithm, name, asked)
+    algorithm.at_clients = at_clients  # type: ignore[method-assign]
 
 
 def _watch_network(seen: Watched, patches: ExitStack) -> None:
-    """Note all messages that are counted or admitted, and what they give away."""
+    """Note all messages that are counted or validated, and what they give away."""
     count, crossed = Ledger.count, set[bytes]()
 
     def counting(ledger: Ledger, direction: str, message: Message, times: int = 1) -> Message:
@@ -174,12 +168,12 @@ def _watch_network(seen: Watched, patches: ExitStack) -> None:
         crossed.update(found)
         return count(ledger, direction, message, times)
 
-    def admitting(
+    def validating(
         answers: Iterable, form: tuple, announced: Mapping, *more: Any, **named: Any
     ) -> dict:
         answers = list(answers)
         seen.checked += [(message, *form, id_) for id_, message in answers]
-        return admit(answers, form, announced, *more, **named)
+        return validate_uploads(answers, form, announced, *more, **named)
 
     patches.enter_context(patch.object(Ledger, "count", counting))
-    patches.enter_context(patch.object(algorithm_module, "admit", admitting))
+    patches.enter_context(patch.object(algorithm_module, "validate_uploads", validating))

@@ -28,7 +28,7 @@ POINTS = {
     "before the data are loaded": ("core.data:load", "before", 1),
     "before a round": ("core.federation.algorithm:Algorithm.round", "before", 6),
     "after a client": ("core.baselines.fedavg:FedAvg.answer", "after", 6),
-    "before uploads are looked at": ("core.federation.algorithm:Algorithm.admit", "before", 6),
+    "before uploads are looked at": ("core.federation.algorithm:Algorithm.validate", "before", 6),
     "after the server": ("core.baselines.fedavgm:FedAvgM.server_update", "after", 6),
     "before a test": ("core.federation.task:Task.evaluate", "before", 6),
     "before a file is written": ("core.files:write_whole", "before", 6),

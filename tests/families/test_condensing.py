@@ -85,10 +85,10 @@ def test_in_chunks_or_at_once_clients_upload_the_same(name, monkeypatch):
         clients = make_clients(stated, task)
         messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
         monkeypatch.setattr(condensing, "chunks", functools.partial(chunks, most=most))
-        uploads = algorithm.clients_update(clients, messages, Rng(1))
+        uploads = algorithm.at_clients("client_update", clients, messages, Rng(1).at("client"))
         assert list(uploads) == [0, 1, 2, 3]
         found.append([*uploads.values(), *(Message(client.memory) for client in clients)])
-    direct = algorithm.serve(
+    direct = algorithm.client_updates(
         clients := make_clients(stated, task),
         messages,
         [Rng(1).at("client", client.id) for client in clients],
@@ -118,6 +118,6 @@ def test_clients_remember_the_same_model_once():
     algorithm, clients = stated.new_algorithm(), make_clients(stated, task)
     state = algorithm.initialise(task, Rng(0))
     messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
-    algorithm.clients_update(clients, messages, Rng(1))
+    algorithm.at_clients("client_update", clients, messages, Rng(1).at("client"))
     places = {tuple(value.data_ptr() for value in client.memory.values()) for client in clients}
     assert len(places) == 1

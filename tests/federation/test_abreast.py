@@ -6,7 +6,7 @@ import torch
 
 from core import algorithms, models
 from core.baselines.fedavg import FedAvg
-from core.federation import Client, LocalTraining, Runtime, Schedule, learn, through
+from core.federation import Client, LocalTraining, OutputObjective, Runtime, Schedule, learn
 from core.federation.abreast import Learner, abreast, learn_abreast
 from core.models import blocks
 from core.rng import Rng
@@ -42,7 +42,7 @@ def test_abreast_is_one_by_one(model, precision):
         for name, value in [*one.named_buffers(), *other.named_buffers()]:
             if name.endswith("num_batches_tracked"):
                 value.add_(k)  # statistics may be of another age
-        learn(one, images, labels, settings, through(task, loss), Rng(7).at(k))
+        learn(one, images, labels, settings, OutputObjective(task, loss), Rng(7).at(k))
         alone.append(one)
         drawn = settings.drawn(labels, Rng(7).at(k))
         together.append(Learner(other, images, labels, loss, drawn))
@@ -94,7 +94,9 @@ def test_the_methods_answer_abreast_as_one_by_one(name, monkeypatch):
         clients, sent = clients_of(task), state
         for t in range(2):
             messages = {client.id: method.broadcast(sent, client.id) for client in clients}
-            uploads = method.clients_update(clients, messages, Rng(1).at(t))
+            uploads = method.at_clients(
+                "client_update", clients, messages, Rng(1).at(t).at("client")
+            )
             assert list(uploads) == [client.id for client in clients]
             sent = method.server_update(sent, uploads, Rng(2))
         answers.append(uploads)
@@ -115,7 +117,7 @@ def test_unequal_numbers_of_steps_and_a_client_alone(monkeypatch):
     method = FedAvg(FedAvg.Settings(batch_size=16, local_epochs=1), Schedule(clients=4, rounds=1))
     state, clients = method.initialise(task, Rng(0)), clients_of(task)
     messages = {client.id: method.broadcast(state, client.id) for client in clients}
-    answers = method.clients_update(clients, messages, Rng(0))
+    answers = method.at_clients("client_update", clients, messages, Rng(0).at("client"))
     # 3, 3, 4 and 1 batches
     assert seen == [[40, 33]] and list(answers) == [0, 1, 2, 3]
 
@@ -129,7 +131,7 @@ def test_a_method_with_a_training_of_its_own_keeps_it():
     method = Stubborn(FedAvg.Settings(batch_size=16, local_steps=2), Schedule(clients=4, rounds=1))
     state, clients = method.initialise(task, Rng(0)), clients_of(task)
     messages = {client.id: method.broadcast(state, client.id) for client in clients}
-    found = method.clients_update(clients, messages, Rng(0))
+    found = method.at_clients("client_update", clients, messages, Rng(0).at("client"))
     for client in clients:
         alone = method.client_update(client, messages[client.id], Rng(0))
         for name, value in alone.tensors.items():

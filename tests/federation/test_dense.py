@@ -47,7 +47,7 @@ def easy(task):
 
 
 def test_a_data_set_says_what_is_learned_from_it(task):
-    assert isinstance(task, Segmentation) and task.learns == "segmentation"
+    assert isinstance(task, Segmentation) and task.kind == "segmentation"
     assert type(task_of(data.load("digits"))) is Task
 
 

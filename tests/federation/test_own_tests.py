@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from core import algorithms
+from core.baselines import fedavg
 from core.data import Split
 from core.errors import InputError
 from core.federation import OwnTest, Runtime, Schedule, pack
@@ -140,13 +141,13 @@ def test_a_test_is_no_part_of_the_method(task, watched, name, more):
 
 def test_a_client_goes_on_with_its_own_statistics(task, monkeypatch, one_by_one):
     started = []
-    learn = algorithms.fedavg.learn
+    learn = fedavg.learn
 
     def noting(model, *rest, **more):
         started.append(take("buffers/", pack(model)))
         learn(model, *rest, **more)
 
-    monkeypatch.setattr(algorithms.fedavg, "learn", noting)
+    monkeypatch.setattr(fedavg, "learn", noting)
     run = attrs.evolve(TINY, active=None, rounds=2, clients=2)
     clients = make_clients(run, task)
     results = rounds(run, task=task, clients=clients)
@@ -176,6 +177,6 @@ def test_others_are_tested_by_the_server(name):
 
 
 def test_what_has_no_classes_is_tested_by_the_server(task):
-    dense = type("Dense", (), {"learns": "segmentation", "dataset": task.dataset})()
+    dense = type("Dense", (), {"kind": "segmentation", "dataset": task.dataset})()
     with pytest.raises(InputError, match="tested_by must be server: digits"):
         algorithms.create("fedavg", schedule=Schedule(tested_by="clients")).initialise(dense, None)

@@ -18,9 +18,9 @@ from core.federation import (
     Message,
     Runtime,
     UploadError,
-    admit,
-    as_announced,
+    announced_samples,
     network_form,
+    validate_uploads,
 )
 from core.federation.algorithm import Algorithm
 from lab import Experiment, Record, schema
@@ -32,9 +32,9 @@ FORM = (
         "images": Field((None, 1, 2, 2), torch.uint8, most=6),
         "labels": Field((None,), torch.uint8, low=0, high=9, most=6),
         "parameters/w": Field((2, 3), torch.float32, near=MODEL),
-        "counts": Field((10,), torch.int64, low=0, total=as_announced),
+        "counts": Field((10,), torch.int64, low=0, total=announced_samples),
     },
-    {"samples": Field((), torch.int64, low=1, total=as_announced)},
+    {"samples": Field((), torch.int64, low=1, total=announced_samples)},
 )
 ANNOUNCED = {0: 12, 1: 20, 2: 7}
 
@@ -132,11 +132,11 @@ def test_a_bad_upload_is_refused_in_one_line(name, refused):
     ledger, answers = opened(), [(0, bad), (1, good(of=1)), (2, good(of=2))]
     if refused == "end":
         with pytest.raises(UploadError) as error:
-            admit(answers, FORM, ANNOUNCED, ledger)
+            validate_uploads(answers, FORM, ANNOUNCED, ledger)
         line = str(error.value)
         assert ledger.rounds[0]["up"] == {}
     else:
-        uploads = admit(answers, FORM, ANNOUNCED, ledger, refused=refused)
+        uploads = validate_uploads(answers, FORM, ANNOUNCED, ledger, refused=refused)
         assert uploads == {1: answers[1][1], 2: answers[2][1]}
         line = ledger.rounds[0]["refused"]["0"]
         assert ledger.nbytes("up") == 2 * good().nbytes
@@ -156,7 +156,7 @@ def test_a_variance_below_zero_is_refused():
     for name in names:
         ledger, sent = opened(), dict.fromkeys(names, torch.full((3,), 0.5)) | {name: below}
         with contextlib.nullcontext() if "mean" in name else pytest.raises(UploadError, match=name):
-            admit([(0, Message(sent, {}))], (form, {}), {0: 12}, ledger)
+            validate_uploads([(0, Message(sent, {}))], (form, {}), {0: 12}, ledger)
 
 
 STRANGERS = {
@@ -176,10 +176,12 @@ STRANGERS = {
 def test_only_the_clients_of_the_round_are_heard(name):
     answers = [*((one, good(of=one)) for one in ANNOUNCED), (STRANGERS[name], good(of=9))]
     with pytest.raises(UploadError, match="no client of this round") as error:
-        admit(answers, FORM, ANNOUNCED, opened())
+        validate_uploads(answers, FORM, ANNOUNCED, opened())
     assert len(str(error.value)) < 300
     ledger = opened()
-    assert set(admit(answers, FORM, ANNOUNCED, ledger, refused="leave_out")) == set(ANNOUNCED)
+    assert set(validate_uploads(answers, FORM, ANNOUNCED, ledger, refused="leave_out")) == set(
+        ANNOUNCED
+    )
     ((name, reason),) = ledger.rounds[0]["refused"].items()
     assert schema.NAME.fullmatch(name) and reason.isprintable()
 
@@ -187,7 +189,7 @@ def test_only_the_clients_of_the_round_are_heard(name):
 def test_every_stranger_is_named_in_a_way_that_a_record_can_hold():
     answers = [(one, good(of=9)) for one in STRANGERS.values()]
     ledger = opened()
-    admit([(0, good()), *answers], FORM, {0: 8}, ledger, refused="leave_out")
+    validate_uploads([(0, good()), *answers], FORM, {0: 8}, ledger, refused="leave_out")
     assert len(ledger.rounds[0]["refused"]) == len(STRANGERS)
 
 
@@ -195,47 +197,47 @@ def test_who_answers_twice_is_not_heard_at_all():
     """Nobody can tell which of the answers is the client's; a third one does not help."""
     answers = [(one, good(of=one)) for one in (0, 1, 2, 1, 1)]
     with pytest.raises(UploadError, match="client 1 was refused: it answered twice"):
-        admit(answers, FORM, ANNOUNCED, opened())
-    assert set(admit(answers, FORM, ANNOUNCED, opened(), refused="leave_out")) == {0, 2}
+        validate_uploads(answers, FORM, ANNOUNCED, opened())
+    assert set(validate_uploads(answers, FORM, ANNOUNCED, opened(), refused="leave_out")) == {0, 2}
 
 
 def test_a_client_that_does_not_answer_is_named():
     answers = [(0, good(of=0)), (2, good(of=2))]
     with pytest.raises(UploadError, match="client 1 sent no upload"):
-        admit(answers, FORM, ANNOUNCED, opened())
+        validate_uploads(answers, FORM, ANNOUNCED, opened())
     ledger = opened()
-    assert set(admit(answers, FORM, ANNOUNCED, ledger, refused="leave_out")) == {0, 2}
+    assert set(validate_uploads(answers, FORM, ANNOUNCED, ledger, refused="leave_out")) == {0, 2}
     assert "no upload" in ledger.rounds[0]["refused"]["1"]
 
 
 def test_a_round_without_a_sound_upload_ends():
     with pytest.raises(UploadError, match="no upload of the round can be used"):
-        admit([(0, None)], FORM, ANNOUNCED, opened(), refused="leave_out")
+        validate_uploads([(0, None)], FORM, ANNOUNCED, opened(), refused="leave_out")
 
 
 def test_a_question_to_some_of_a_round_may_end_without_an_answer():
     ledger = opened()
     how = {"refused": "leave_out", "fewest": 0}
-    assert admit([(0, None)], FORM, ANNOUNCED, ledger, **how) == {}
+    assert validate_uploads([(0, None)], FORM, ANNOUNCED, ledger, **how) == {}
     assert "0" in ledger.rounds[-1]["refused"]
-    assert admit([], FORM, ANNOUNCED, ledger, **how) == {}
+    assert validate_uploads([], FORM, ANNOUNCED, ledger, **how) == {}
 
 
 def test_the_bound_of_the_norm_is_a_setting():
     """The update is 1 in each of six numbers."""
     answers = [(one, good(of=one)) for one in ANNOUNCED]
-    admit(answers, FORM, ANNOUNCED, opened(), update_norm=6**0.5 + 1e-6)
+    validate_uploads(answers, FORM, ANNOUNCED, opened(), update_norm=6**0.5 + 1e-6)
     with pytest.raises(UploadError, match="update_norm"):
-        admit(answers, FORM, ANNOUNCED, opened(), update_norm=6**0.5 - 1e-6)
+        validate_uploads(answers, FORM, ANNOUNCED, opened(), update_norm=6**0.5 - 1e-6)
 
 
 def test_the_norm_is_that_of_all_tensors_of_a_network():
     """Two of them move by 1 in each of six numbers."""
     form = {name: Field((2, 3), torch.float32, near=MODEL) for name in ("w", "v")}, {}
     answers = [(0, Message({"w": MODEL + 1, "v": MODEL - 0.5 - 0.5}))]
-    admit(answers, form, {0: 1}, opened(), update_norm=12**0.5 + 1e-6)
+    validate_uploads(answers, form, {0: 1}, opened(), update_norm=12**0.5 + 1e-6)
     with pytest.raises(UploadError, match=r"the norm 3\.46"):
-        admit(answers, form, {0: 1}, opened(), update_norm=12**0.5 - 1e-6)
+        validate_uploads(answers, form, {0: 1}, opened(), update_norm=12**0.5 - 1e-6)
 
 
 # an upload that came from another client
@@ -250,9 +252,9 @@ def test_a_copy_is_named_and_counts_once():
     answers = [(0, good(of=0)), (1, copy), (2, good(of=2))]
     words = "upload of client 1 was refused: it is, bit for bit, that of client 0"
     with pytest.raises(UploadError, match=words):
-        admit(answers, FORM, ANNOUNCED, opened())
+        validate_uploads(answers, FORM, ANNOUNCED, opened())
     ledger = opened()
-    assert set(admit(answers, FORM, ANNOUNCED, ledger, refused="leave_out")) == {0, 2}
+    assert set(validate_uploads(answers, FORM, ANNOUNCED, ledger, refused="leave_out")) == {0, 2}
     assert words in ledger.rounds[0]["refused"]["1"]
 
 
@@ -266,7 +268,7 @@ def test_what_is_no_copy_stays(change):
         mine.tensors[w][1, 2] = torch.nextafter(mine.tensors[w][1, 2], torch.tensor(9.0))
     else:
         mine.tensors[w][0, 0], mine.tensors[w][0, 1] = 2.5, 2.25
-    assert len(admit([(0, mine), (1, other)], FORM, {0: 12, 1: 12}, opened())) == 2
+    assert len(validate_uploads([(0, mine), (1, other)], FORM, {0: 12, 1: 12}, opened())) == 2
 
 
 def test_clients_may_have_the_same_numbers_and_nothing_else():
@@ -274,11 +276,11 @@ def test_clients_may_have_the_same_numbers_and_nothing_else():
     answers = [(0, good(rows=0)), (1, good(rows=0))]
     for _, answer in answers:
         answer.tensors[w] = MODEL.clone()
-    assert len(admit(answers, FORM, {0: 12, 1: 12}, opened())) == 2
+    assert len(validate_uploads(answers, FORM, {0: 12, 1: 12}, opened())) == 2
     counts = ({"counts": FORM[0]["counts"], "labels": FORM[0]["labels"]}, {})
     same = {name: good().tensors[name] for name in counts[0]}
     answers = [(0, Message(same)), (1, Message(same))]
-    assert len(admit(answers, counts, {0: 12, 1: 12}, opened())) == 2
+    assert len(validate_uploads(answers, counts, {0: 12, 1: 12}, opened())) == 2
 
 
 @given(
@@ -291,7 +293,7 @@ def test_only_what_is_equal_in_value_is_a_copy(one, other):
     first = torch.from_numpy(one.reshape(3, 4))
     second = torch.from_numpy(np.asfortranarray(other.reshape(3, 4)))
     answers = [(0, Message({"x": first})), (1, Message({"x": second}))]
-    kept = admit(answers, form, {0: 1, 1: 1}, opened(), refused="leave_out")
+    kept = validate_uploads(answers, form, {0: 1, 1: 1}, opened(), refused="leave_out")
     copied = one.tobytes() == other.tobytes() and one.any()
     assert len(kept) == (1 if copied else 2)
 
@@ -327,7 +329,9 @@ def test_uploads_that_are_looked_at_together_are_judged_one_by_one(together, mon
     answers[2][1].tensors["w"][1, 2] = 1e5
     answers[5] = (5, Message(dict(answers[4][1].tensors)))
     ledger = opened()
-    kept = admit(answers, (form, {}), dict.fromkeys(range(6), 9), ledger, refused="leave_out")
+    kept = validate_uploads(
+        answers, (form, {}), dict.fromkeys(range(6), 9), ledger, refused="leave_out"
+    )
     assert list(kept) == [0, 3, 4]
     refused = ledger.rounds[-1]["refused"]
     assert list(refused) == ["1", "2", "5"] and "'images' holds" in refused["1"]
@@ -336,7 +340,7 @@ def test_uploads_that_are_looked_at_together_are_judged_one_by_one(together, mon
 
 # whole rounds
 
-TRUE_ADMIT = Algorithm.admit
+VALIDATE = Algorithm.validate
 
 TINY = Experiment(
     algorithm="random_selection",
@@ -356,12 +360,12 @@ def fewer_labels(monkeypatch):
     def hostile(self, answers, *rest, **more):
         bad = answers[1]
         if "labels" not in bad.tensors:  # they say first how many they have
-            return TRUE_ADMIT(self, answers, *rest, **more)
+            return VALIDATE(self, answers, *rest, **more)
         labels = bad.tensors["labels"][1:]
         short = Message(bad.tensors | {"labels": labels}, bad.meta)
-        return TRUE_ADMIT(self, {**answers, 1: short}, *rest, **more)
+        return VALIDATE(self, {**answers, 1: short}, *rest, **more)
 
-    monkeypatch.setattr(Algorithm, "admit", hostile)
+    monkeypatch.setattr(Algorithm, "validate", hostile)
 
 
 def test_labels_of_others_cannot_be_moved(fewer_labels):
@@ -385,9 +389,9 @@ def test_a_round_goes_on_without_what_it_refused_and_says_so(fewer_labels, monke
         if "labels" in form[0]:
             answers = {one: sent for one, sent in answers.items() if one != 1}
             clients = [client for client in clients if client.id != 1]
-        return TRUE_ADMIT(self, answers, form, clients, ledger, **more)
+        return VALIDATE(self, answers, form, clients, ledger, **more)
 
-    monkeypatch.setattr(Algorithm, "admit", without_1)
+    monkeypatch.setattr(Algorithm, "validate", without_1)
     (without,) = rounds(TINY, task=task, clients=make_clients(TINY, task))
     assert all(torch.equal(a, without.state.tensors[n]) for n, a in result.state.tensors.items())
 

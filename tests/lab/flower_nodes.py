@@ -134,28 +134,28 @@ def one_by_one(stated: Experiment, elsewhere: bool = False, away=lambda client, 
     heard.
     """
     algorithm = stated.new_algorithm()
-    algorithm.elsewhere = elsewhere
+    algorithm.remote = elsewhere
+    here = algorithm.at_clients
 
-    def answers(question, clients, messages, form, rng):
-        ask = getattr(algorithm, question)
+    def at_clients(call, clients, messages, rng, form):
         if algorithm.private:  # of a node whose secret is the run's seed
             rng = SecretRng(stated.seed, rng.path)
         there = [one for one in clients if not away(one, rng)]
-        return {one.id: ask([one], {one.id: messages[one.id]}, rng)[one.id] for one in there}
+        return {one.id: here(call, [one], {one.id: messages[one.id]}, rng)[one.id] for one in there}
 
-    algorithm.answers = answers
+    algorithm.at_clients = at_clients
     return run(stated, runtime=Runtime(), algorithm=algorithm)
 
 
 def of_subject(subject) -> Experiment:
     """An experiment with the settings of a subject of the contract."""
     settings = attrs.asdict(subject.settings, recurse=False)
-    if subject.learns == "classification":
+    if subject.task_kind == "classification":
         return experiment(subject.name, settings=settings, model_options={"width": 4})
     return experiment(
         subject.name,
         settings=settings,
-        dataset=DRAWN[subject.learns],
+        dataset=DRAWN[subject.task_kind],
         model="unet",
         model_options={"width": 4},
         partition={"name": "iid"},

@@ -181,7 +181,7 @@ def test_methods_that_send_images_beside_their_models_are_refused(algorithm):
     asked = {"algorithm": algorithm, "dataset": "digits", "clients": 2, "rounds": 1}
     run = apply("quick", asked | {"train_fraction": 0.05, "model_options": {"width": 4}})
     task = running.make_task(run, CPU)
-    with pytest.raises(InputError, match=r"does not have, as it asks for .* and clients_update"):
+    with pytest.raises(InputError, match=r"does not have, as it asks for .* and client_update"):
         attack(run.new_algorithm(), task, running.make_clients(run, task), 0, LikelihoodRatio())
 
 

@@ -142,7 +142,7 @@ def changed(content: RecordDict, change) -> RecordDict:
 
 
 def of_another_round(content: RecordDict) -> RecordDict:
-    content["asked"]["what"] = '["clients_update", ["round", 1]]'
+    content["asked"]["what"] = '["client_update", ["round", 1, "client"]]'
     return content
 
 
@@ -161,7 +161,7 @@ def test_a_bad_upload_is_refused_by_name_and_the_others_count_as_if_it_were_not_
     def spoil(number, content):
         if number != 1:
             return content
-        replay = how == "replayed" and json.loads(content["asked"]["what"])[-1][-1] == 2
+        replay = how == "replayed" and json.loads(content["asked"]["what"])[-1][1] == 2
         if how == "replayed":
             return of_another_round(content) if replay else content
         return changed(content, BAD[how])
@@ -172,7 +172,7 @@ def test_a_bad_upload_is_refused_by_name_and_the_others_count_as_if_it_were_not_
     assert "client 1" in said
     rounds_without = (2,) if how == "replayed" else (1, 2)
     beside = one_by_one(
-        stated, away=lambda client, rng: client.id == 1 and rng.path[-1] in rounds_without
+        stated, away=lambda client, rng: client.id == 1 and rng.path[1] in rounds_without
     )
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
 

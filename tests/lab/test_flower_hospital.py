@@ -107,7 +107,7 @@ def test_a_server_cannot_call_whatever_it_likes():
     nodes = Nodes(experiment())
     content = wire.records(Message({}))
     content["asked"] = wire.ConfigRecord({"what": '["initialise", []]'})
-    with pytest.raises(InputError, match="no question of fedavg named 'initialise'"):
+    with pytest.raises(InputError, match="no remote call of fedavg named 'initialise'"):
         client.app(Envelope(content, 100, "query"), nodes.contexts[100])
 
 
@@ -211,11 +211,11 @@ def test_the_server_cannot_take_the_noise_of_a_private_client_off():
     )
     algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
     state = algorithm.initialise(task, Rng(0).at("initialise"))
-    question, path = algorithm.broadcast(state, 0), ["round", 1]
+    question, path = algorithm.broadcast(state, 0), ["round", 1, "client"]
 
     def votes(nodes):
         content = wire.records(question)
-        asked = json.dumps(["clients_update", path])
+        asked = json.dumps(["client_update", path])
         content["asked"] = wire.ConfigRecord({"what": asked})
         reply = client.app(Envelope(content, 100, "query"), nodes.contexts[100])
         return wire.message(reply.content, torch.device("cpu")).tensors["votes/noisy"]
@@ -224,7 +224,7 @@ def test_the_server_cannot_take_the_noise_of_a_private_client_off():
     first = votes(nodes)
     assert torch.equal(first, votes(nodes)) and not torch.equal(first, votes(others))
     member = make_clients(stated, task)[0]
-    guess = algorithm.clients_update([member], {0: question}, Rng(0, tuple(path)))[0]
+    guess = algorithm.at_clients("client_update", [member], {0: question}, Rng(0, tuple(path)))[0]
     assert not torch.equal(first, guess.tensors["votes/noisy"])
 
 
@@ -256,9 +256,11 @@ def private_votes():
     algorithm, task = stated.new_algorithm(), make_task(stated, Runtime())
     honest = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
 
-    def ask(context, question="clients_update", **change):
+    def ask(context, question="client_update", **change):
         content = wire.records(Message({}, honest.meta | change))
-        content["asked"] = wire.ConfigRecord({"what": json.dumps([question, ["round", 1]])})
+        content["asked"] = wire.ConfigRecord(
+            {"what": json.dumps([question, ["round", 1, "client"]])}
+        )
         return client.app(Envelope(content, 100, "query"), context)
 
     return Nodes(stated), ask

@@ -81,6 +81,7 @@ from core.federation import (
     EVERY_TASK,
     Client,
     Field,
+    Format,
     Ledger,
     Message,
     State,
@@ -104,7 +105,7 @@ class FedIOD(Conversation):
     """
 
     Settings = Settings
-    learns = EVERY_TASK
+    task_kinds = EVERY_TASK
 
     @property
     def private(self) -> bool:
@@ -112,7 +113,7 @@ class FedIOD(Conversation):
         return self.settings.private
 
     @property
-    def spends(self) -> tuple[float, float] | None:
+    def privacy_budget(self) -> tuple[float, float] | None:
         """The budget of a private run; counts of classes are outside it."""
         one = self.settings
         return (one.epsilon or one.full_epsilon, one.delta) if one.private else None
@@ -124,7 +125,7 @@ class FedIOD(Conversation):
         """
         self.settings.check(task)
         check_teachers(task, self.settings)
-        if self.settings.scored_images and task.learns == "classification":
+        if self.settings.scored_images and task.kind == "classification":
             check_inception()
         tensors = pack(task.new_model(rng.at("student")), "student/")
         tensors |= pack(new_generator(task, self.settings, rng.at("generator")), "generator/")
@@ -157,7 +158,7 @@ class FedIOD(Conversation):
             meta | {"step": until, "measures": meta["measures"] | measures | spent},
         )
 
-    def upload_format(self, state: State) -> tuple[dict[str, Field], dict[str, Field]]:
+    def upload_format(self, state: State) -> Format:
         """The tensors that a client sends in a step, some in one message and some in the next."""
         data, batch = state.task.dataset, self.settings.distill_batch
         pixels = () if data.learns == "classification" else (data.size, data.size)
@@ -180,9 +181,12 @@ class FedIOD(Conversation):
             self.budget(settings.all_steps([len(client) for client in clients]))
         if new:
             form = {"counts": state.task.counts()}
-            if state.task.learns != "classification":
+            if state.task.kind != "classification":
                 form |= {"conditions": conditional.maps_field(state.task)}
-            answers = self.ask("introduce", new, None, (form, {}), ledger, root, clients)
+            streams = root.at("client")
+            answers = self.call_clients(
+                "introduce", new, None, (form, {}), ledger, streams, clients
+            )
             for id_, upload in answers.items():
                 tensors |= {f"{name}/{id_}": value for name, value in upload.tensors.items()}
         clients = [client for client in clients if f"counts/{client.id}" in tensors]
@@ -198,7 +202,7 @@ class FedIOD(Conversation):
             client.id: ledger.count("down", Message({}, {"weight": share, **told}))
             for client, share in zip(clients, self.gan_weights(counts).tolist(), strict=True)
         }
-        self.ask("hear", clients, heard, ({}, {}), ledger, rng)
+        self.call_clients("hear", clients, heard, ({}, {}), ledger, rng)
         return State(state.task, tensors, meta)
 
     def gan_weights(self, counts: torch.Tensor) -> torch.Tensor:
@@ -229,8 +233,8 @@ class FedIOD(Conversation):
                 "gan_lr, a smaller mimic or a balance above 0 may keep it from that"
             )
         # across a network private clients answer no test
-        closed = settings.private and self.elsewhere
-        scored = settings.scored_images and state.task.learns == "classification" and not closed
+        closed = settings.private and self.remote
+        scored = settings.scored_images and state.task.kind == "classification" and not closed
         if until == state.meta["last"] and scored:
             current = State(state.task, server.tensors())
             made = self.synthetic(current, settings.scored_images, root.at("scored"))
@@ -252,12 +256,12 @@ class FedIOD(Conversation):
         schedule says of that: the ensemble of a step is that of all.
         """
         messages = {client.id: exchange.of(position) for position, client in enumerate(clients)}
-        if exchange.direction == "down" or self.elsewhere:
+        if exchange.direction == "down" or self.remote:
             for message in messages.values():
                 ledger.count(exchange.direction, message)
             return
         asked = {name: form[name] for name in exchange.names}
-        admitted = self.admit(messages, (asked, {}), clients, ledger)
+        admitted = self.validate(messages, (asked, {}), clients, ledger)
         if missing := sorted(messages.keys() - admitted.keys()):
             raise UploadError(
                 f"{ledger.rounds[-1]['refused'][str(missing[0])]}; a step of the distillation needs "
@@ -272,7 +276,7 @@ class FedIOD(Conversation):
         told = take("conditions/", state.tensors)
         maps = [told[str(client.id)] for client in clients] if told else []
         server = Server(state.task, self.settings, state.tensors, counts, root, maps)
-        if self.elsewhere:
+        if self.remote:
             return server, ClientsElsewhere(self, clients, self.upload_format(state)[0], root)
         noise = state.meta["noise"] if self.settings.private else 0.0
         epoch = self.settings.epoch_steps((counts.sum(1) // state.task.predictions).tolist())

@@ -129,7 +129,7 @@ class ClientsHere:
         """D_k as the client remembers it, or a fresh one."""
         rng, width = self.rng.at("discriminator", client.id), self.settings.discriminator_width
         judge: nn.Module
-        if self.task.learns == "classification":
+        if self.task.kind == "classification":
             norm = self.settings.discriminator_norm
             judge = generative.discriminator(self.task, rng, width=width, norm=norm)
         else:
@@ -156,7 +156,7 @@ class ClientsHere:
             for client, rows in zip(self.clients, drawn, strict=True)
         ]
         inputs = self.task.inputs(torch.cat(picked))
-        if self.task.learns != "classification":
+        if self.task.kind != "classification":
             labels = [
                 client.labels[rows.to(device, non_blocking=True)]
                 for client, rows in zip(self.clients, drawn, strict=True)

@@ -40,26 +40,27 @@ def part_of(root: Rng, step: int, part: int = 0) -> Rng:
 class Conversation(Algorithm):
     """The questions of FedIOD. The address of a question says which step it belongs to."""
 
-    questions = ("introduce", "hear", "answer", "pull_back", "answer_only", "logits")
+    remote_calls = ("introduce", "hear", "answer", "pull_back", "answer_only", "logits")
 
     def introduce(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Stage one, where a client has no teacher yet; its class counts, and its label maps where
         every pixel has an answer. Raises InputError where these would leave a private client.
         """
         self.settings.check(clients[0].task)
-        for client in counted(clients, "clients", len(clients)):
+        pairs = zip(clients, rngs, strict=True)
+        for client, rng in counted(pairs, "clients", len(clients)):
             if not take("teacher/", client.memory):
-                train_teacher(client, self.settings, rng.at("client", client.id))
+                train_teacher(client, self.settings, rng)
         answers = {client.id: Message({"counts": client.class_counts}) for client in clients}
         for client in clients:
-            if client.task.learns != "classification":
+            if client.task.kind != "classification":
                 answers[client.id].tensors["conditions"] = conditional.maps_of(client)
         return answers
 
     def hear(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Remember pi_k and how many steps stage two has, and an epoch of it where D_k rests. Raises
         InputError where a private client, whose noise depends on the steps, has heard otherwise.
@@ -76,25 +77,25 @@ class Conversation(Algorithm):
         return {client.id: Message({}) for client in clients}
 
     def answer(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """z_k, D_k(x) and E D_k(x'_k) of the images that came."""
-        self.release(clients, rng, 0)
+        self.release(clients, rngs, 0)
         for client in clients:
             client.memory |= put(ASKED, messages[client.id].tensors)
-        side, step, _ = self._recalled(clients, rng)
+        side, step, _ = self._recalled(clients, rngs)
         asked = [messages[client.id].tensors for client in clients]
         answers, _ = side.answer(asked[0]["images"], step, LabelMaps.heard(asked))
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
     def pull_back(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """The gradients with respect to the images answered last, or, where images come along, to
         those, which only D_k judges; then D_k takes its step, where it comes after.
         """
-        self.release(clients, rng, 1)
-        side, step, _ = self._recalled(clients, rng)
+        self.release(clients, rngs, 1)
+        side, step, _ = self._recalled(clients, rngs)
         asked = [messages[client.id].tensors for client in clients]
         if "images" in asked[0]:
             graph = side.judge_only(asked[0]["images"], step, LabelMaps.heard(asked))
@@ -114,45 +115,48 @@ class Conversation(Algorithm):
         }
 
     def answer_only(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """The answers on images that the student alone learns from."""
-        self.release(clients, rng, 1 + int(rng.path[-1]))
-        side, step, part = self._recalled(clients, rng)
+        self.release(clients, rngs, 1 + int(rngs[0].parent.path[-1]))
+        side, step, part = self._recalled(clients, rngs)
         asked = [messages[client.id].tensors for client in clients]
         told = LabelMaps.heard(asked)
         answers = side.answer_only(asked[0]["images"], step, part, told)
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
     def logits(
-        self, clients: Sequence[Client], messages: Mapping[int, Message], rng: Rng
+        self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """z_k of any images, for tests. Raises InputError for private clients, whom nobody tests."""
         if self.settings.private:
             raise InputError("a private client shows what its teacher says to nobody")
-        found = self._recalled(clients, rng)[0].logits(messages[clients[0].id].tensors["images"])
+        found = self._recalled(clients, rngs)[0].logits(messages[clients[0].id].tensors["images"])
         return {client.id: Message({"logits": found[k]}) for k, client in enumerate(clients)}
 
-    def _recalled(self, clients: Sequence[Client], rng: Rng) -> tuple[ClientsHere, int, int]:
+    def _recalled(
+        self, clients: Sequence[Client], rngs: Sequence[Rng]
+    ) -> tuple[ClientsHere, int, int]:
         """The clients' side as it was left, and the step and part that a question belongs to."""
-        *root, _, step, part = rng.path
+        address = rngs[0].parent
+        *root, _, step, part = address.path
         weights = torch.stack([client.memory[WEIGHT] for client in clients])
         steps = int(clients[0].memory[STEPS])
         noise = self.budget(steps)[0] if self.settings.private else 0.0
         epoch = int(clients[0].memory[EPOCH]) if self.settings.discriminator_rests else 1
-        above = attrs.evolve(rng, path=tuple(root))  # of a node's secret where it is one
+        above = attrs.evolve(address, path=tuple(root))  # of a node's secret where it is one
         side = ClientsHere(clients, self.settings, weights, noise, above, epoch)
         side.set_rate(self.settings.gan_rate(int(step), steps))
         return side, int(step), int(part)
 
-    def release(self, clients: Sequence[Client], rng: Rng, place: int) -> None:
+    def release(self, clients: Sequence[Client], rngs: Sequence[Rng], place: int) -> None:
         """Enter what private clients send in a step, by its place there: the logits have place 0, the
         gradients 1, the logits of fresh images those after it.
 
         Raises InputError for what the budget does not have: it has each place of its steps once,
         and in order, so that no noise is drawn twice.
         """
-        settings, step = self.settings, int(rng.path[-2])
+        settings, step = self.settings, int(rngs[0].parent.path[-2])
         if not settings.private:
             return
         places = 2 + settings.fresh_batches
@@ -241,14 +245,14 @@ class ClientsElsewhere:
         self,
         question: str,
         down: Down,
-        form: Mapping[str, Field],
+        form: dict[str, Field],
         rng: Rng,
     ) -> dict[str, torch.Tensor]:
         """The answers of all clients to a question, (K, ...) by name. Raises UploadError where one
         is missing: the ensemble of a step is that of all.
         """
         messages = {client.id: Message(dict(down(k))) for k, client in enumerate(self.clients)}
-        given = self.algorithm.ask(
+        given = self.algorithm.call_clients(
             question, self.clients, messages, (form, {}), Ledger.aside(), rng
         )
         if missing := sorted(messages.keys() - given.keys()):

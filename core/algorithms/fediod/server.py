@@ -29,7 +29,7 @@ def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator | 
     """A fresh generator on the task's device: from noise, or from label maps where every pixel has an
     answer.
     """
-    if task.learns != "classification":
+    if task.kind != "classification":
         return conditional.generator(task, rng, width=settings.generator_width)
     released = settings.generator_form == "released"
     made = generative.image_generator(
@@ -152,7 +152,7 @@ class Server:
         Jensen-Shannon divergence stands the variance of the teachers' values.
         """
         s, total = self.settings, []
-        if self.task.learns == "reconstruction":
+        if self.task.kind == "reconstruction":
             return -s.uniqueness * distillation.disagreement(self.task.rows(logits), self.weights)
         q = self.task.rows(logits).softmax(-1)
         if s.confidence:
@@ -234,7 +234,7 @@ class Server:
         D_k(x'_k) over clients and images, where clients send them.
         """
         found = {"synthetic_spread": self.seen["images"].std(0, correction=0).max()}
-        if "logits" in self.seen and self.task.learns == "reconstruction":
+        if "logits" in self.seen and self.task.kind == "reconstruction":
             rows = self.task.rows(self.seen["logits"])
             found |= {
                 "teacher_variance": distillation.disagreement(rows, self.weights),

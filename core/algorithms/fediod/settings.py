@@ -194,7 +194,7 @@ class Settings(LocalTraining):
         cannot be accounted for; and, where the answer is an image, a temperature, for its values are
         no classes, and a generator whose only losses are those of classes.
         """
-        if task.learns == "reconstruction":
+        if task.kind == "reconstruction":
             if self.tau is not None:
                 raise InputError(
                     f"the answers of {task.dataset.name} are images, which have no temperature: tau "
@@ -205,7 +205,7 @@ class Settings(LocalTraining):
                     "the generator has no loss: where the answer is an image, one of gan, uniqueness, "
                     "mimic, perceptual must be above 0"
                 )
-        if self.private and task.learns != "classification":
+        if self.private and task.kind != "classification":
             raise InputError(
                 f"FedIOD's clients send the maps of their images as they are where every pixel of "
                 f"{task.dataset.name} has an answer, so private must be off"
