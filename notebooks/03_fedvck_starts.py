@@ -43,9 +43,16 @@ from core.privacy import leakage
 from core.rng import Rng
 from lab import TableSpec, make_clients
 from lab import attack as attacks
-from lab.report import bars, condensed_images, lines, show, source, table
+from lab.report import (
+    bars,
+    condensed_images,
+    curve_frame,
+    lines,
+    show,
+    source,
+    table,
+)
 from lab.report.frames import table_runs
-from lab.report.learning_curves import curve_frame
 from lab.report.lesson import SMALL, Lesson
 from lab.report.results import by_seed, gains, readings_beside, spreads
 from lab.report.texts import Markdown

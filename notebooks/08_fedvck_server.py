@@ -39,13 +39,17 @@ profile = "quick"
 # %% tags=["hide-input"]
 from functools import partial
 
+import pandas as pd
+import seaborn as sns
 import torch
+from matplotlib.patches import Rectangle
 from torch.testing import assert_close
 
 from core import server
 from core.errors import InputError
 from core.rng import Rng
-from lab.report import curves, heat_map, show, source, table_frame
+from lab.report import curves, show, source, table_frame
+from lab.report.charts import canvas
 from lab.report.lesson import SMALL, Lesson, pooled
 from lab.report.texts import Markdown
 
@@ -146,15 +150,20 @@ present = is_class.sum(0) > 0
 negatives = server.hard_negatives(prototypes, k, present)
 
 # %% tags=["hide-input"]
+shown = pd.DataFrame(prototypes.numpy(), classes, classes)
+with canvas(6.5, 5.5, f"Logit prototypes and {k} hard negatives") as axes:
+    sns.heatmap(shown, annot=True, fmt=".1f", cmap="cividis", ax=axes)
+    axes.set(xlabel="logit of", ylabel="images of")
+    for row, chosen in enumerate(negatives):
+        for column in chosen[chosen >= 0]:
+            frame = Rectangle(
+                (column, row), 1, 1, fill=False, ec="#D55E00", lw=2
+            )
+            axes.add_patch(frame)
 show(
-    heat_map(
-        prototypes,
-        classes,
-        negatives,
-        title=f"Logit prototypes and {k} hard negatives",
-        across="logit of",
-        down="images of",
-    )
+    axes.figure,
+    alt=f"Logit prototypes of {len(classes)} classes as colours, from "
+    f"{prototypes.min():.1f} to {prototypes.max():.1f}; frames mark hard negatives.",
 )
 
 # %% [markdown]

@@ -139,11 +139,15 @@ def one_class(record):
 
 for key, found in full.items():
     title = where(*key, found)
-    figure = curves(
-        found, x="megabytes", by=lambda r: named[r.experiment.id], title=title
+    show(
+        curves(
+            found,
+            x="megabytes",
+            by=lambda r: named[r.experiment.id],
+            title=title,
+            log="x",
+        )
     )
-    figure.axes[0].set_xscale("log")
-    show(figure)
 drawn = {key[:2] for key in full}
 guesses = []
 for (_, column, level), found in full.items():

@@ -27,7 +27,7 @@ column = "cifar10-0.05"
 # %%
 import pandas as pd
 
-from lab.report import forest, scatter, show
+from lab.report import dots, scatter, show
 from lab.report.claim_views import claims_figure, claims_table
 from lab.report.claims import (
     claims,
@@ -54,7 +54,11 @@ show(claims_figure(counts))
 worked = next(one for one in claims("fedmk") if "pathological" in one.text)
 found = judge(worked)
 gaps = {rival: of for one in found.leads for rival, of in one.gaps.items()}
-show(forest(gaps, "lead of FedMK (points)", title=worked.text))
+leads = pd.DataFrame(
+    [(rival, *interval(of)) for rival, of in gaps.items()],
+    columns=["name", "value", "low", "high"],
+)
+show(dots(leads, "lead of FedMK (points), 90% interval", worked.text))
 
 # %% [markdown]
 # The same in numbers. *p* is the p-value: how often leads as low as these come out by chance if FedMK is in truth as good

@@ -226,7 +226,7 @@ first = {}
 for record in sorted(printed, key=lambda one: -common[setting(one)]):
     first.setdefault(record.experiment.algorithm, record)
 table = pd.DataFrame(map(traffic, first.values()))
-sentences(table.sort_values(["setting", "kB up a turn"]), "traffic")
+sentences(table.sort_values(["setting", "kB up a turn"]))
 
 # %% [markdown]
 # A *turn* is a round of one client. Methods that send models cost the same in every round; one-shot methods send

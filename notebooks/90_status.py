@@ -160,7 +160,7 @@ sets = pd.DataFrame(
         for info in available()
     ]
 )
-sentences(sets, "data-sets")
+sentences(sets)
 
 # %% [markdown]
 # ## Versions

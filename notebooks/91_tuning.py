@@ -34,24 +34,14 @@ if importlib.util.find_spec("core") is None:
 # %%
 import pandas as pd
 import torch
-from IPython.display import display
 
 from core.data import with_validation
 from core.rng import Rng
 from lab import TableSpec, records
-from lab.profiles import Profile
-from lab.report import lines, method_name, show, source, table
+from lab.report import lines, method_name, scatter, show, source, table
 from lab.report.results import gains
 from lab.report.texts import Markdown
-from lab.report.tuning import (
-    PROFILE,
-    TABLE,
-    at_an_edge,
-    tuning_choice,
-    tuning_frame,
-    tuning_plot,
-    tuning_table,
-)
+from lab.report.tuning import PROFILE, TABLE, tuning_frame, tuning_table
 
 # %% [markdown]
 # ## Why the same number of tries
@@ -80,18 +70,10 @@ show(
     )
 )
 
-# %%
-spec = TableSpec.find(*TABLE)
-counts = tuning_choice()["tries"]
-Markdown(
-    f"The best of 40 tries looks better than the best of {counts.min()} by "
-    f"{luck[39] - luck[counts.min() - 1]:.1f} standard deviations, from luck "
-    "alone. "
-    f"Here every method has {' or '.join(str(n) for n in sorted(set(counts)))} "
-    "tries in its final grid."
-)
-
 # %% [markdown]
+# The best of 40 tries looks better than the best of four by more than a standard deviation, from luck alone. Here every
+# method has four tries in its final grid.
+#
 # ## What validation data are
 #
 # Where a data set comes with a validation split, it is that one. Where it has none, a tenth of the training set is
@@ -109,143 +91,47 @@ source(with_validation)
 # What the table's own note says:
 
 # %%
+spec = TableSpec.find(*TABLE)
 Markdown("> " + spec.note)
 
 # %%
-tried = {
-    method_name(name): {
-        key: " or ".join(
-            f"{value:g}" for value in sorted({row[key] for row in rows})
-        )
-        for key in rows.iat[0]
-    }
-    for name, rows in tuning_frame().groupby("algorithm", sort=False)[
-        "settings"
-    ]
+grids = {
+    method_name(name): pd.DataFrame(list(rows)).agg(
+        lambda of: " or ".join(map(str, sorted(set(of))))
+    )
+    for name, rows in tuning_frame().groupby("algorithm")["settings"]
 }
-pd.Series(
-    {
-        name: "; ".join(f"{key}: {values}" for key, values in grid.items())
-        for name, grid in tried.items()
-    }
-).rename_axis("method").to_frame("values tried")
+pd.DataFrame(grids).T.fillna("")
 
 # %% [markdown]
 # FedAvg and SCAFFOLD have one hyper-parameter worth trying, so their tries go to the learning rate. The others share
 # theirs between several: a learning rate, and their own term, a second rate or, for MOON, a projection head of 256 or
-# none. With two values a choice is always at an edge of them, and a better value may lie beyond. A finer grid for all
-# would be better, a finer grid for a single method would be worse.
+# none. A finer grid for all would be better, a finer grid for a single method would be worse.
 #
 # ## Results
 #
-# Accuracy on validation data, in percent. ✓ marks what is chosen. A choice is made when all tries of a method are
-# measured, so that nobody wins by running first.
+# Accuracy on validation data, in percent. ✓ marks what is chosen: the try with the highest geometric mean, once all tries
+# of a method are measured. The laptop profile holds these values; a test watches it. With two values of a
+# hyper-parameter a choice is always at an edge, and a better value may lie beyond.
 
 # %%
 tried = tuning_table().rename(columns={"mean": "geometric mean"})
 sets = [name for name in tried if name not in ("geometric mean", "chosen")]
-done = int(tried[sets].notna().sum().sum())
-Markdown(
-    f"**{done} of {tried[sets].size} runs are measured**; "
-    f"{int((tuning_choice()['chosen'] != 'pending').sum())} of {len(counts)} "
-    "methods are finished."
-)
+tried
 
 # %%
-tried.style.format(
-    "{:.2f}", na_rep="pending", subset=[*sets, "geometric mean"]
-).set_table_attributes('class="dataframe"')
-
-# %%
-figure = tuning_plot()
-if figure is None:
-    display(
-        Markdown(
-            "No method has a try yet that is measured on all data sets, so "
-            "there is nothing to draw."
-        )
+tries = tuning_frame().dropna(subset="mean")
+show(
+    scatter(
+        tries.assign(
+            method=tries["algorithm"].map(method_name),
+            label=tries["chosen"].map({True: "chosen", False: "tried"}),
+        ),
+        "mean",
+        "method",
+        xlabel="validation accuracy, geometric mean over data sets (%)",
+        ylabel="",
     )
-else:
-    show(figure)
-
-# %% [markdown]
-# ## Chosen, and in force
-#
-# What the laptop profile holds now. *No* in the column `agree` would mean that it holds something else than what was
-# chosen; a test watches this.
-
-# %%
-choice = tuning_choice()
-choice[["agree", *choice.columns.drop("agree")]]
-
-# %%
-edges = at_an_edge()
-inside = [
-    name
-    for name in choice.index[choice["chosen"] != "pending"]
-    if name not in edges
-]
-Markdown(
-    "What is chosen lies at an edge of the values tried, in at least one "
-    f"hyper-parameter, for {', '.join(edges) or 'no method'}. These may be "
-    "weaker here than they have to be. "
-    + (f"It lies inside for {' and '.join(inside)}." if inside else "")
-)
-
-# %%
-profile = Profile.load(PROFILE)
-adapted = [
-    method_name(name)
-    for name, rows in tuning_frame().groupby("algorithm", sort=False)[
-        "settings"
-    ]
-    if set(rows.iat[0]) & set(profile.settings_of(name))
-    and choice.loc[method_name(name), "chosen"] == "pending"
-]
-waiting = [
-    name
-    for name in choice.index[choice["chosen"] == "pending"]
-    if name not in adapted
-]
-Markdown(
-    "\n\n".join(
-        filter(
-            None,
-            [
-                "Pending, with default values until then: "
-                f"{', '.join(waiting)}."
-                if waiting
-                else "",
-                "Pending, with values that were set for this profile "
-                f"beforehand: {', '.join(adapted)}. As long as others wait, "
-                "this is an advantage, and the measured tables must be read "
-                "with it."
-                if adapted
-                else "",
-                ""
-                if waiting or adapted
-                else "Nothing is pending: every method runs with what was "
-                "chosen for it.",
-            ],
-        )
-    )
-)
-
-# %% [markdown]
-# Missing tries run with
-
-# %%
-measured = records()
-first = next(
-    (
-        cell
-        for cell in spec.cells(PROFILE)
-        if cell.experiments[0].id not in measured
-    ),
-    None,
-)
-Markdown(
-    f"`{first.command()}`" if first else "Nothing: all tries are measured."
 )
 
 # %% [markdown]

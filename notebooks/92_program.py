@@ -56,7 +56,7 @@ show(bars(whole_runs(), "times as fast as a plain loop"))
 # %% tags=["hide-output"]
 rates = speed()
 rates["rate"] += " " + rates.pop("unit")
-sentences(rates.drop(columns="precision"), "speed")
+sentences(rates.drop(columns="precision"))
 
 # %% [markdown]
 # ## Precision

@@ -2,13 +2,20 @@
 
 import pandas as pd
 
-from lab.report.charts import bars, heat_map, lines, partition_plot, scatter
-from lab.report.dots import forest
+from lab.report.charts import (
+    bars,
+    curve_frame,
+    curves,
+    dots,
+    lines,
+    method_name,
+    partition_plot,
+    scatter,
+)
 from lab.report.figures import condensed_images, image_rows, show
 from lab.report.frames import metrics_frame, table_frame
 from lab.report.frontpage import headline
 from lab.report.intervals import expected_verdicts
-from lab.report.learning_curves import curve_frame, curves, method_name
 from lab.report.listing import source
 from lab.report.status import (
     coverage,
@@ -26,10 +33,9 @@ __all__ = [
     "coverage",
     "curve_frame",
     "curves",
+    "dots",
     "expected_verdicts",
-    "forest",
     "headline",
-    "heat_map",
     "image_rows",
     "lines",
     "method_name",

@@ -1,22 +1,90 @@
-"""Charts of numbers: lines, clouds of points, tables as colours, and who holds what."""
+"""Charts of numbers: lines, learning curves, clouds of points, bars, dots with intervals, and who holds what.
+
+Each function returns a `matplotlib.figure.Figure` whose label describes it in words, computed from what
+is drawn; `lab.report.figures.show` makes that its alternative text. Each raises InputError where there is
+nothing to draw or a column is missing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from core.errors import InputError
+from core import algorithms
+from core.errors import InputError, unknown
+from lab import Record
 from lab.report import style
-from lab.report.figures import blank
+from lab.schema import SHARES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: above so many classes a heat map has no room for numbers
-_WRITTEN = 12
+MB = 2**20
+#: with more series than so many their bands would hide each other
+CROWDED = 8
+AXES = {"round": "communication round", "megabytes": "MB sent, both directions, all clients"}
+#: algorithms whose class cannot be named as they are written
+WRITTEN = {"gddfl": "GDD-FL", "flmrcm": "FL-MRCM", "random_selection": "random selection"}
+
+
+@contextlib.contextmanager
+def canvas(width: float, height: float, title: str = "") -> Iterator[Any]:
+    """Axes of a new figure of so many inches, drawn in the book's style; pyplot is left alone."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(style.RC):
+        axes = Figure(figsize=(width, height)).subplots()
+        axes.set_title(textwrap.fill(title, 60))
+        yield axes
+
+
+def describe(axes: Any, title: str, words: str) -> Figure:
+    """The figure of some axes, labelled with its title and what it shows in words."""
+    axes.figure.set_label(f"{title.removesuffix('.')}. {words}" if title else words)
+    return axes.figure
+
+
+def note(axes: Any, text: str) -> None:
+    """A line in small type below the axes: what marks stand for that no legend names."""
+    axes.figure.supxlabel(textwrap.fill(text, 95), x=0.01, ha="left", fontsize=9, color=style.INK)
+
+
+def check_columns(frame: pd.DataFrame, *columns: str) -> None:
+    """Raise InputError for an empty frame or a column that is missing."""
+    for column in columns:
+        if column not in frame:
+            raise InputError(f"the frame has no column {column!r}: {', '.join(map(str, frame))}")
+    if frame.empty:
+        raise InputError("there is nothing to draw: the frame is empty")
+
+
+def _scale(axes: Any, log: str) -> None:
+    """Logarithmic axes with plain numbers at 1, 2 and 5 of each power where these are few."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    for name in log:
+        getattr(axes, f"set_{name}scale")("log")
+        low, high = getattr(axes, f"get_{name}lim")()
+        if high / low < 1000:
+            axis = getattr(axes, f"{name}axis")
+            axis.set(major_locator=LogLocator(subs=(1, 2, 5)), minor_formatter=NullFormatter())
+            axis.set_major_formatter(ScalarFormatter())
+            axes.ticklabel_format(style="plain", axis=name)
+
+
+def _legend(axes: Any, count: int) -> None:
+    """The names of series beside the axes; none for a single one."""
+    if legend := axes.get_legend():
+        handles, labels = axes.get_legend_handles_labels()
+        legend.remove()
+        if count > 1:
+            axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
 def lines(
@@ -28,61 +96,40 @@ def lines(
     ylabel: str = "",
     log: str = "",
     title: str = "",
-) -> Any:
-    """Lines of `y` over `x`, one for each value of `by`: the mean of equal `x`, one standard
-    deviation as a band.
+) -> Figure:
+    """A line of `y` over `x` for each value of `by`: the mean of equal `x` in a band of one standard
+    deviation, where lines are few enough to tell bands apart.
 
     Args:
         frame: long form; `x`, `y` and `by` are columns of it.
         log: axes with a logarithmic scale: "", "x", "y" or "xy".
-
-    Returns a `matplotlib.figure.Figure` whose label describes it. Raises InputError for an empty
-    frame or a column that is missing.
     """
     check_columns(frame, x, y, by)
-    from matplotlib import rc_context
+    import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 
-    names = list(dict.fromkeys(frame[by]))
-    colours, markers, dashes = style.series(names)
-    ends, last = [], []
-    with rc_context(style.rc()):
-        figure = blank(7.2, 3.6)
-        axes = figure.subplots()
-        for name, colour, marker, dash in zip(names, colours, markers, dashes, strict=True):
-            of = frame[frame[by] == name].groupby(x)[y].agg(["mean", "std"])
-            line(axes, of, colour, marker, dash, label=str(name))
-            last.append((str(name), colour, marker, of["mean"].iat[-1]))
-            ends.append(f"{name} goes from {of['mean'].iat[0]:.3g} to {of['mean'].iat[-1]:.3g}")
-        _dress(axes, frame[x].rename(xlabel or x), frame[y].rename(ylabel or y), log, title)
-        if axes.collections:
-            style.note(figure, "Band: ± one standard deviation.")
+    means = frame.groupby([by, x], sort=False)[y].mean().dropna()
+    ends = {name: means[name].sort_index() for name in dict.fromkeys(frame[by]) if name in means}
+    look: dict[str, Any] = style.series(ends) | (
+        {"markers": False} if frame[x].nunique() > 20 else {}
+    )
+    bands = len(ends) <= CROWDED and frame.groupby([by, x])[y].count().gt(1).any()
+    # the legend has the order of the ends of the lines
+    order = sorted(ends, key=lambda name: -ends[name].iat[-1])
+    with canvas(7.2, 3.8, title) as axes:
+        rows = frame.reset_index(drop=True)
+        spread = "sd" if bands else None
+        look |= {"hue_order": order, "style_order": order, "mec": "none", "errorbar": spread}
+        sns.lineplot(rows, x=x, y=y, hue=by, style=by, ax=axes, **look)
+        axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
+        _scale(axes, log)
         if "x" not in log and pd.api.types.is_integer_dtype(frame[x]):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if len(names) > 1:
-            style.label_ends(axes, last)
-    figure.set_label(f"{style.topic(title)}{ylabel or y} against {xlabel or x}: {'; '.join(ends)}.")
-    return figure
-
-
-def _dress(axes: Any, across: pd.Series, up: pd.Series, log: str, title: str) -> None:
-    """The names of both axes, their scales, and the title."""
-    axes.set(xlabel=across.name, ylabel=up.name)
-    for axis in log:
-        style.log_axis(axes, axis, across if axis == "x" else up)
-    style.titled(axes, title)
-
-
-def line(axes: Any, of: pd.DataFrame, colour: Any, marker: str, dash: Any, **how: Any) -> None:
-    """The means of a line, and a band of one deviation where there are some; `of` has the columns
-    `mean` and `std` over the places on the axis. Many places have no marks.
-    """
-    how |= {"marker": marker if len(of) <= 20 else "", "linestyle": (0, dash) if dash else "-"}
-    axes.plot(of.index, of["mean"], color=colour, **how)
-    if of["std"].notna().any():
-        spread = of["std"].fillna(0)
-        low, high = of["mean"] - spread, of["mean"] + spread
-        axes.fill_between(of.index, low, high, color=colour, alpha=0.2, linewidth=0)
+        if bands:
+            note(axes, "Band: ± one standard deviation.")
+        _legend(axes, len(ends))
+    said = [f"{name} goes from {of.iat[0]:.3g} to {of.iat[-1]:.3g}" for name, of in ends.items()]
+    return describe(axes, title, f"{ylabel or y} against {xlabel or x}: {'; '.join(said)}.")
 
 
 def scatter(
@@ -94,174 +141,104 @@ def scatter(
     ylabel: str = "",
     log: str = "",
     title: str = "",
-) -> Any:
-    """A cloud of points for each value of `by`, each in a colour and with a mark of its own.
-
-    Args:
-        frame: long form, a row for each point; `x`, `y` and `by` are columns of it.
-        log: axes with a logarithmic scale: "", "x", "y" or "xy".
-
-    Returns a `matplotlib.figure.Figure` whose label says where each cloud lies and how wide it is.
-    Raises InputError for an empty frame or a column that is missing.
+) -> Figure:
+    """A cloud of points for each value of `by`, in a colour and with a mark of its own. Arguments are
+    those of `lines`.
     """
     check_columns(frame, x, y, by)
-    from matplotlib import rc_context
+    import seaborn as sns
 
     names = list(dict.fromkeys(frame[by]))
-    colours, markers, _ = style.series(names)
-    places = []
-    with rc_context(style.rc()):
-        figure = blank(7.2, 3.8)
-        axes = figure.subplots()
-        for name, colour, marker in zip(names, colours, markers, strict=True):
-            of = frame[frame[by] == name]
-            dots = axes.scatter(of[x], of[y], 26, colour, marker=marker, alpha=0.75, linewidth=0)
-            dots.set_label(str(name))
-            across, up = (f"{of[one].mean():.3g} ± {of[one].std(ddof=0):.2g}" for one in (x, y))
-            places.append(f"{name} lies at {across} across and {up} up")
-        _dress(axes, frame[x].rename(xlabel or x), frame[y].rename(ylabel or y), log, title)
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handletextpad=0.3)
-    figure.set_label(
-        f"{style.topic(title)}Points of {ylabel or y} against {xlabel or x}, mean ± standard deviation of "
-        f"each cloud: {'; '.join(places)}."
-    )
-    return figure
-
-
-def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = "") -> Any:
-    """A bar for each name, the first above, with its number beside it; values are means and
-    standard deviations, nan for one run, whose bar is pale. Names that begin alike, up to a comma,
-    share a colour; those that end on "print" are hatched; where no two begin alike there is one
-    colour.
-
-    Returns a `matplotlib.figure.Figure` whose label gives the numbers. Raises InputError when there
-    is nothing to draw, and for a mean that is no number.
-    """
-    if not values:
-        raise InputError("there is nothing to draw: no value was given")
-    from matplotlib import rc_context
-
-    means, spreads = ([pair[k] for pair in values.values()] for k in (0, 1))
-    if missing := [name for name, mean in zip(values, means, strict=True) if np.isnan(mean)]:
-        raise InputError(f"there is no mean to draw for {missing[0]}")
-    single = [bool(np.isnan(spread)) for spread in spreads]
-    with rc_context(style.rc()):
-        figure = blank(7.2, 0.9 + 0.42 * len(values))
-        axes = figure.subplots()
-        rows = axes.barh(
-            list(values),
-            means,
-            xerr=np.nan_to_num(spreads),
-            color=_colours(list(values), single),
-            hatch=["///" if name.endswith("print") else "" for name in values],
-            edgecolor="white",
-            ecolor=style.INK,
+    look = {key: of for key, of in style.series(names).items() if key != "dashes"}
+    with canvas(7.2, 3.8, title) as axes:
+        sns.scatterplot(
+            frame, x=x, y=y, hue=by, style=by, ax=axes, s=30, alpha=0.8, linewidth=0, **look
         )
-        texts = [f"{mean:.1f}" for mean in means]
-        axes.bar_label(rows, texts, padding=5)
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        ends = np.nan_to_num(spreads)
-        low, high = min(0, *np.subtract(means, ends)), max(0, *np.add(means, ends))
-        axes.set(xlabel=xlabel, title=title, xlim=(1.12 * low, 1.12 * high if high > low else 1))
-        if any(single):
-            style.note(figure, "Pale: one run.")
-    said = "; ".join(
-        f"{name} {text}" + " (one run)" * one
-        for name, text, one in zip(values, texts, single, strict=True)
+        axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
+        _scale(axes, log)
+        _legend(axes, 2)
+    said = [
+        f"{name}, {len(of)} points, "
+        + " and ".join(
+            f"{axis} {of[axis].mean():.3g} ± {of[axis].std(ddof=0):.2g}"
+            for axis in (x, y)
+            if pd.api.types.is_numeric_dtype(of[axis])
+        )
+        for name, of in frame.groupby(by, sort=False)
+    ]
+    return describe(
+        axes, title, f"Points of {ylabel or y} against {xlabel or x}: {'; '.join(said)}."
     )
-    figure.set_label(f"{style.topic(title)}{xlabel}: {said}.")
-    return figure
 
 
-def _colours(names: Sequence[str], pale: Sequence[bool]) -> list[tuple[str, float]]:
-    """Those of `bars`, with their opacity."""
-    kinds = [name.partition(",")[0] for name in names]
-    groups = list(dict.fromkeys(kinds))
-    if len(groups) == len(kinds):  # nothing is alike: one colour says no more than many
-        groups = kinds = [""] * len(kinds)
-    of = dict(zip(groups, style.series(groups)[0], strict=True))
-    return [(of[kind], 0.4 if one else 1.0) for kind, one in zip(kinds, pale, strict=True)]
+def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = "") -> Figure:
+    """A bar for each name, the first above, with its number; values are means and standard deviations,
+    nan for a single run. Names that begin alike, up to a comma, share a colour.
+    """
+    frame = pd.DataFrame(values, index=["mean", "std"]).T.rename_axis("name").reset_index()
+    check_columns(frame, "mean")
+    if frame["mean"].isna().any():
+        raise InputError(
+            f"there is no mean to draw for {frame.loc[frame['mean'].isna(), 'name'].iat[0]}"
+        )
+    import seaborn as sns
+
+    kinds = [name.partition(",")[0] for name in frame["name"]]
+    if len(set(kinds)) == len(kinds):  # one colour says no more than many
+        kinds = [""] * len(kinds)
+    texts = [
+        f"{mean:.1f}" + " (n = 1)" * pd.isna(std)
+        for mean, std in zip(frame["mean"], frame["std"], strict=True)
+    ]
+    with canvas(7.2, 0.9 + 0.42 * len(frame), title) as axes:
+        look: dict[str, Any] = {"palette": style.series(kinds)["palette"], "saturation": 1}
+        sns.barplot(
+            frame, x="mean", y="name", hue=kinds, dodge=False, legend=False, ax=axes, **look
+        )
+        spread = frame["std"].fillna(0)
+        axes.errorbar(frame["mean"], frame["name"], xerr=spread, fmt="none", ecolor=style.INK)
+        for place, (mean, std, text) in enumerate(zip(frame["mean"], spread, texts, strict=True)):
+            end, side = (mean + std, 1) if mean >= 0 else (mean - std, -1)
+            at = {"xytext": (5 * side, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(text, (end, place), ha="left" if side > 0 else "right", **at)
+        axes.set(xlabel=xlabel, ylabel="")
+        axes.margins(x=0.14)
+        axes.grid(visible=False, axis="y")
+    said = "; ".join(f"{name} {text}" for name, text in zip(frame["name"], texts, strict=True))
+    return describe(axes, title, f"{xlabel}: {said}.")
 
 
-def check_columns(frame: pd.DataFrame, *columns: str) -> None:
-    """Raise InputError for an empty frame or a column that is missing."""
-    for column in columns:
-        if column not in frame:
-            raise InputError(
-                f"the frame has no column {column!r}: {', '.join(map(str, frame.columns))}"
-            )
-    if frame.empty:
-        raise InputError("there is nothing to draw: the frame is empty")
-
-
-def heat_map(
-    values: Any,
-    classes: Sequence[str],
-    marked: Any = None,
-    title: str = "",
-    across: str = "",
-    down: str = "",
-) -> Any:
-    """A square table of numbers as colours, (C, C): row c, column j. Up to 12 classes the numbers
-    are written as well.
+def dots(frame: pd.DataFrame, xlabel: str, title: str = "", digits: int = 1) -> Figure:
+    """Values as dots on lines from `low` to `high`, one below the other, and what a paper reports as hollow
+    diamonds.
 
     Args:
-        marked: (C, k) columns to frame in every row, -1 for none: the hard negatives of a class,
-            for example.
-        across, down: names of the axes.
-
-    Raises InputError when the values are not square or the names are not as many.
+        frame: `name`, `value`, `low`, `high` and, where the paper reports one, `paper`; any may be nan.
+        digits: decimals in the description.
     """
-    table = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=float)
-    if np.isnan(table).all():
-        raise InputError("there is nothing to draw: the table holds no number")
-    if table.shape != (len(classes), len(classes)):
-        raise InputError(
-            f"a heat map of {len(classes)} classes needs as many rows and columns, not {table.shape}"
-        )
-    from matplotlib import rc_context
-
-    with rc_context(style.rc() | {"axes.grid": False}):
-        side = 1.6 + 0.45 * len(classes)
-        figure = blank(side + 0.6, side)
-        axes = figure.subplots()
-        figure.colorbar(axes.imshow(table, cmap="cividis"), ax=axes, shrink=0.8)
-        if len(classes) <= _WRITTEN:
-            _write(axes, table)
-        _frame(axes, [] if marked is None else np.asarray(marked))
-        turned = 0 if max(map(len, classes)) < 4 else 90
-        axes.set_xticks(range(len(classes)), classes, rotation=turned)
-        axes.set_yticks(range(len(classes)), classes)
-        axes.set(title=title, xlabel=across, ylabel=down)
-    frames = "" if marked is None else " Frames mark chosen columns of every row."
-    whole = np.flatnonzero(~np.isnan(table).any(1))
-    largest = table[whole].argmax(1) == whole
-    figure.set_label(
-        f"{style.topic(title)}Table of {len(classes)} by {len(classes)} classes as colours; "
-        f"values from {np.nanmin(table):.2f} to {np.nanmax(table):.2f}. The largest value stands on the "
-        f"diagonal in {int(largest.sum())} of {len(whole)} rows.{frames}"
-    )
-    return figure
-
-
-def _write(axes: Any, table: np.ndarray) -> None:
-    """The numbers of a heat map on their colours."""
-    middle = (np.nanmin(table) + np.nanmax(table)) / 2
-    for (row, column), value in np.ndenumerate(table):
-        dark = "white" if value <= middle else "black"
-        text = "–" if np.isnan(value) else f"{value:.1f}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=8, color=dark)
-
-
-def _frame(axes: Any, marked: Any) -> None:
-    """Frames around the columns that are marked in each row; -1 is none."""
-    from matplotlib.patches import Rectangle
-
-    look: dict[str, Any] = {"fill": False, "linewidth": 2, "edgecolor": style.PALETTE[1]}
-    for row, chosen in enumerate(marked):
-        for column in chosen[chosen >= 0]:
-            axes.add_patch(Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, **look))
+    check_columns(frame, "name", "value", "low", "high")
+    frame = frame.assign(name=[textwrap.fill(str(name), 40) for name in frame["name"]])
+    with canvas(7.2, 1.0 + 0.36 * len(frame), title) as axes:
+        below, above = frame["value"] - frame["low"], frame["high"] - frame["value"]
+        ends = [end.where(np.isfinite(end), 0) for end in (below, above)]
+        look = {"fmt": "o", "color": style.PALETTE[0], "label": "ours"}
+        axes.errorbar(frame["value"], range(len(frame)), xerr=ends, **look)
+        if "paper" in frame:
+            look = {"mfc": "none", "color": style.PALETTE[1], "label": "paper"}
+            axes.plot(frame["paper"], range(len(frame)), "D", **look)
+            axes.figure.legend(loc="outside lower right", ncols=2)
+        axes.set_yticks(range(len(frame)), frame["name"])
+        axes.set(xlabel=xlabel, ylim=(len(frame) - 0.5, -0.5))
+        if frame["low"].min() < 0 < frame["high"].max():
+            axes.axvline(0, color=style.INK, linewidth=1.2)
+    said = []
+    for row in frame.to_dict("records"):
+        low, high = (f"{row[end]:.{digits}f}" for end in ("low", "high"))
+        words = [] if pd.isna(row["value"]) else [f"{row['value']:.{digits}f}"]
+        words += [f"{low} to {high}"] if np.isfinite([row["low"], row["high"]]).all() else []
+        words += [] if pd.isna(row.get("paper")) else [f"paper {row['paper']:.{digits}f}"]
+        said.append(f"{' '.join(row['name'].split())} {', '.join(words)}")
+    return describe(axes, title, f"{xlabel}: {'; '.join(said)}.")
 
 
 def partition_plot(
@@ -275,44 +252,93 @@ def partition_plot(
         classes: names of the classes; by default their numbers.
     """
     targets = np.asarray(labels).astype(np.int64)
-    named = range(int(targets.max(initial=0)) + 1) if classes is None else classes
-    names = [str(name) for name in named]
+    names = [
+        str(one) for one in (range(int(targets.max(initial=0)) + 1) if classes is None else classes)
+    ]
     counts = np.stack(
         [
             np.bincount(targets[np.asarray(part, dtype=np.int64)], minlength=len(names))
             for part in parts
         ]
     )
-    from matplotlib import rc_context
-
-    with rc_context(style.rc()):
-        figure = blank(min(2.2 + 0.55 * len(names), 12), min(1.6 + 0.34 * len(parts), 14))
-        axes = figure.subplots()
-        _place_dots(axes, counts, names, title)
-        style.note(
-            figure, "Area of a dot: number of samples. In brackets: all samples of the client."
-        )
-    held, sizes = (counts > 0).sum(axis=1), counts.sum(axis=1)
-    figure.set_label(
-        f"{style.topic(title)}Samples of each class on each of {len(parts)} clients. A client "
-        f"has {sizes.min():,} to {sizes.max():,} samples; of the {len(names)} classes it has at least "
-        f"{held.min()} and at most {held.max()}."
+    (client, cls), sizes, held = np.nonzero(counts), counts.sum(1), (counts > 0).sum(1)
+    with canvas(min(2.2 + 0.55 * len(names), 12), min(1.6 + 0.34 * len(parts), 14), title) as axes:
+        # 300 square points for the largest cell: neighbouring dots then just touch
+        areas = 300 * counts[client, cls] / max(counts.max(), 1)
+        axes.scatter(cls, client, s=areas, color=style.PALETTE[0], linewidth=0)
+        axes.set_xticks(range(len(names)), names, rotation=0 if max(map(len, names)) < 4 else 90)
+        axes.set_yticks(range(len(parts)), [f"client {k} ({n:,})" for k, n in enumerate(sizes)])
+        axes.set(xlabel="class", xlim=(-0.6, len(names) - 0.4), ylim=(len(parts) - 0.4, -0.6))
+        note(axes, "Area of a dot: number of samples. In brackets: all samples of the client.")
+    return describe(
+        axes,
+        title,
+        f"Samples of each class on each of {len(parts)} clients. A client has {sizes.min():,} to "
+        f"{sizes.max():,} samples; of the {len(names)} classes it has at least {held.min()} and at most "
+        f"{held.max()}.",
     )
-    return figure
 
 
-def _place_dots(axes: Any, counts: np.ndarray, names: Sequence[str], title: str) -> None:
-    """The dots of a partition, (clients, classes) samples each, and the axes around them."""
-    client, cls = np.nonzero(counts)
-    # equal to 300 square points for the largest cell: neighbouring dots then just touch
-    areas = 300 * counts[client, cls] / max(counts.max(), 1)
-    axes.scatter(cls, client, s=areas, color=style.PALETTE[0], linewidth=0)
-    axes.set_xticks(range(len(names)), names, rotation=0 if max(map(len, names)) < 4 else 90)
-    sizes = counts.sum(axis=1)
-    axes.set_yticks(range(len(counts)), [f"client {k} ({size:,})" for k, size in enumerate(sizes)])
-    axes.set(
-        xlabel="class",
-        title=title,
-        xlim=(-0.6, len(names) - 0.4),
-        ylim=(len(counts) - 0.4, -0.6),
-    )
+def curve_frame(
+    runs: Record | Iterable[Record],
+    metric: str = "accuracy",
+    by: str | Callable[[Record], str] = "algorithm",
+) -> pd.DataFrame:
+    """Every tested round of some runs, a row each: `label`, `seed`, `round`, `megabytes` (of 2^20 bytes,
+    sent up and down until the end of that round by all clients) and `value`.
+
+    Args:
+        metric: name of a metric of the rounds; fractions come back in percent.
+        by: field of the experiment that names the series, or a function from record to name.
+
+    Raises InputError for an unknown field or metric.
+    """
+    rows, scale = [], 100.0 if metric.startswith(SHARES) else 1.0
+    for record in [runs] if isinstance(runs, Record) else runs:
+        label, sent = by(record) if callable(by) else _series_name(record, by), 0.0
+        for entry in record.rounds:
+            sent += entry["up"] + entry["down"]
+            if entry["metrics"] and metric not in entry["metrics"]:
+                raise unknown("metric", metric, entry["metrics"])
+            if entry["metrics"]:
+                value = scale * entry["metrics"][metric]
+                rows.append((label, record.experiment.seed, entry["round"], sent / MB, value))
+    return pd.DataFrame(rows, columns=["label", "seed", "round", "megabytes", "value"])
+
+
+def method_name(algorithm: str) -> str:
+    """An algorithm's name in prose: "FedAvgM" for `fedavgm`; unknown names stay as they are."""
+    if algorithm in WRITTEN or algorithm not in algorithms.names():
+        return WRITTEN.get(algorithm, algorithm)
+    return algorithms.find(algorithm).__name__
+
+
+def _series_name(record: Record, field: str) -> str:
+    fields = record.experiment.to_dict()
+    if field not in fields:
+        raise unknown("experiment field", field, fields)
+    return method_name(fields[field]) if field == "algorithm" else str(fields[field])
+
+
+def curves(
+    runs: Record | Iterable[Record],
+    metric: str = "accuracy",
+    x: str = "round",
+    by: str | Callable[[Record], str] = "algorithm",
+    title: str = "",
+    log: str = "",
+) -> Figure:
+    """Learning curves over the axis "round" or "megabytes": means over seeds. Where a series sends nothing
+    in later rounds, the last of its values at that place counts.
+
+    Other arguments are those of `curve_frame` and `lines`. Raises InputError for an unknown axis.
+    """
+    if x not in AXES:
+        raise unknown("axis", x, AXES)
+    frame = curve_frame(runs, metric, by)
+    if x == "megabytes":
+        # seeds may differ a little in what they send; a band needs one place for each round
+        frame[x] = frame.groupby(["label", "round"])[x].transform("mean")
+        frame = frame.drop_duplicates(["label", "seed", x], keep="last")
+    ylabel = style.measure(metric) + " (%)" * metric.startswith(SHARES)
+    return lines(frame, x, "value", xlabel=AXES[x], ylabel=ylabel, log=log, title=title)

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from lab.report import style
+from lab.report.charts import canvas, describe
 from lab.report.claims import PAPERS, VERDICTS, claims_count, claims_frame
-from lab.report.figures import blank
 
 #: a sign and a colour for each verdict
 SIGNS = {
@@ -29,8 +29,6 @@ SIGNS = {
 
 def claims_table(paper: str, main: bool = False) -> Any:
     """`claims_frame` as a page shows it, each claim with a link to its evidence."""
-    from pandas.io.formats.style import Styler
-
     frame = claims_frame(paper, main=main)
     shown = pd.DataFrame(
         {
@@ -52,16 +50,7 @@ def claims_table(paper: str, main: bool = False) -> Any:
             ],
         }
     )
-    kind = "main" if main else "all"
-    return (
-        Styler(
-            shown,
-            uuid=f"claims-{paper}-{kind}",
-            table_attributes='class="dataframe core-table"',
-        )
-        .set_table_styles(style.SENTENCES_CSS)
-        .hide(axis="index")
-    )
+    return style.sentences(shown, escape=False)
 
 
 def _verdict_html(word: str) -> str:
@@ -74,26 +63,19 @@ def claims_figure(counts: pd.DataFrame | None = None) -> Any:
     """`claims_count` as one bar for each paper. Returns a `matplotlib.figure.Figure` whose label
     describes it.
     """
-    from matplotlib import rc_context
-
     counts = (claims_count() if counts is None else counts).rename(index=PAPERS)
     shown = [name for name in VERDICTS if counts[name].any()]
-    with rc_context(style.rc()):
-        figure = blank(7.2, 3.4)
-        axes = figure.subplots()
-        left = pd.Series(0, index=counts.index)
-        for name in shown:
-            _, colour = SIGNS[name]
-            bars = axes.barh(counts.index, counts[name], left=left, label=name, color=colour)
-            axes.bar_label(bars, [n or "" for n in counts[name]], label_type="center")
-            left = left + counts[name]
+    colours: Any = [SIGNS[name][1] for name in shown]
+    with canvas(7.2, 3.4) as axes:
+        counts[shown].plot.barh(stacked=True, color=colours, width=0.8, ax=axes, legend=False)
+        for bars in axes.containers:
+            axes.bar_label(bars, [n or "" for n in bars.datavalues], label_type="center")
         axes.invert_yaxis()
         axes.set(xlabel="claims")
         axes.grid(visible=False)
-        figure.legend(loc="outside lower center", ncols=3)
+        axes.figure.legend(loc="outside lower center", ncols=3)
     said = [
         f"{paper}: " + ", ".join(f"{row[name]} {name}" for name in shown if row[name])
         for paper, row in counts.iterrows()
     ]
-    figure.set_label("Claims by paper and verdict. " + "; ".join(said) + ".")
-    return figure
+    return describe(axes, "Claims by paper and verdict", "; ".join(said) + ".")

@@ -16,8 +16,8 @@ from core.errors import InputError, unknown
 from lab import Record, TableSpec, records
 from lab.forms import TABLES, check_keys, read_yaml
 from lab.report import style
+from lab.report.charts import dots
 from lab.report.claims import PAPERS
-from lab.report.dots import dots
 from lab.report.intervals import interval
 from lab.report.verdict import (
     EXACT,
@@ -134,19 +134,23 @@ def _picture(entry: Mapping[str, Any], known: Mapping[str, Record]) -> Figure:
             {
                 "group": f"{cell.column}, {cell.profile}",
                 "name": cell.row + _other_metric(name),
-                "mean": mean if shown else None,
-                "std": std,
-                "printed": printed,
+                "value": mean if shown else None,
+                "low": mean - (std or 0.0) if shown else None,
+                "high": mean + (std or 0.0) if shown else None,
+                "paper": printed,
             }
         )
     if len(measures) != 1:
         raise InputError(f"a finding gives values of one measure, not of {sorted(measures)}")
     ((metric, unit),) = measures
     frame = pd.DataFrame(rows).drop_duplicates()
-    numbers = ["mean", "std", "printed"]
+    numbers = ["value", "low", "high", "paper"]
     frame[numbers] = frame[numbers].astype(float)
-    xlabel = f"{style.measure(metric)}{' (%)' * (unit == 'percent')}"
-    return dots(frame, xlabel, style.digits(unit))
+    title = str(frame["group"].iat[0]) if frame["group"].nunique() == 1 else ""
+    if not title:
+        frame["name"] += " (" + frame["group"] + ")"
+    xlabel = f"{style.measure(metric)}{' (%)' * (unit == 'percent')}, mean ± standard deviation"
+    return dots(frame, xlabel, title, style.digits(unit))
 
 
 def _other_metric(name: str) -> str:

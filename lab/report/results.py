@@ -12,10 +12,10 @@ from core.errors import InputError, listed
 from lab import Record, TableSpec, records
 from lab.experiment import PROFILES
 from lab.published import Published
+from lab.report.charts import curve_frame, curves
 from lab.report.comparisons import lead_over
 from lab.report.frames import metrics_frame, shown_cells, table_runs
 from lab.report.intervals import interval
-from lab.report.learning_curves import curve_frame, curves
 from lab.report.verdict import (
     DECIDING,
     EXACT,

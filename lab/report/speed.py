@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from lab.record import REPOSITORY
+from lab.report.charts import method_name
 from lab.report.intervals import interval
-from lab.report.learning_curves import method_name
 from lab.report.verdict import MARGINS, mean_and_std
 
 #: records of speed and of agreement, one for each script of `benchmarks/` and kind of machine

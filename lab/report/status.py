@@ -11,8 +11,8 @@ import pandas as pd
 
 from lab import Record, TableSpec, records
 from lab.report import style
+from lab.report.charts import method_name
 from lab.report.frames import table_frame
-from lab.report.learning_curves import method_name
 from lab.report.verdict import MB, VERDICTS
 
 #: what a run needs, and what the book is built with
@@ -85,7 +85,7 @@ def progress(paper: str | None = None, measured: Mapping[str, Record] | None = N
     ]
     known = ["table", *(["paper"] if paper else [])]
     frame = covered.assign(title=titles, verdicts=verdicts).drop(columns=[*VERDICTS, *known])
-    return style.sentences(frame, f"progress-{paper or 'all'}")
+    return style.sentences(frame)
 
 
 def versions() -> pd.DataFrame:

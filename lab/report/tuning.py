@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from lab import Record, TableSpec, records
-from lab.profiles import apply
-from lab.report import style
-from lab.report.figures import blank
-from lab.report.learning_curves import method_name
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from lab.report.charts import method_name
 
 #: the table that holds the tries of the laptop profile, and this profile
 TABLE, PROFILE = ("reference", "tuning"), "laptop"
@@ -78,85 +72,3 @@ def _in_words(settings: Mapping[str, float | str]) -> str:
         f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
         for name, value in settings.items()
     )
-
-
-def tuning_choice(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """A line per method: its tries, how many of them are measured on all data sets, which one was
-    chosen, what the profile has for the same hyper-parameters, and whether the two agree ("" where
-    nothing is chosen yet).
-    """
-    frame, rows = tuning_frame(measured), {}
-    for algorithm in dict.fromkeys(map(str, frame["algorithm"])):
-        tries: list[dict[str, Any]] = frame[frame["algorithm"] == algorithm].to_dict("records")  # type: ignore[assignment]
-        dataset = next(
-            name for name in tries[0] if name not in ("algorithm", "settings", "mean", "chosen")
-        )
-        settings = (
-            apply(PROFILE, {"algorithm": algorithm, "dataset": dataset}).new_algorithm().settings
-        )
-        held = {name: getattr(settings, name) for name in tries[0]["settings"]}
-        best = next((row["settings"] for row in tries if row["chosen"]), None)
-        rows[method_name(algorithm)] = {
-            "tries": len(tries),
-            "measured": sum(not pd.isna(row["mean"]) for row in tries),
-            "chosen": _in_words(best) if best else "pending",
-            "in the profile": _in_words(held),
-            "agree": "" if best is None else "yes" if best == held else "no",
-        }
-    return pd.DataFrame(rows).T.rename_axis("method")
-
-
-def at_an_edge(measured: Mapping[str, Record] | None = None) -> dict[str, list[str]]:
-    """The methods whose chosen value of a hyper-parameter is the smallest or the largest of its
-    values, and which hyper-parameters these are; one that has a single value or names is none.
-    """
-    frame = tuning_frame(measured)
-    found = {}
-    for algorithm, tries in frame.groupby("algorithm", sort=False):
-        grid = pd.DataFrame(list(tries["settings"])).select_dtypes("number")
-        grid = grid.loc[:, grid.nunique() > 1]
-        for chosen in tries.loc[tries["chosen"], "settings"]:
-            names = [key for key in grid if chosen[key] in (grid[key].min(), grid[key].max())]
-            if names:
-                found[method_name(str(algorithm))] = [str(name) for name in names]
-    return found
-
-
-def tuning_plot(measured: Mapping[str, Record] | None = None) -> Figure | None:
-    """The means of all measured tries, a line per method, the chosen one filled; None where nothing
-    is measured.
-    """
-    frame = tuning_frame(measured).dropna(subset=["mean"])
-    if frame.empty:
-        return None
-    from matplotlib import rc_context
-
-    names = list(dict.fromkeys(map(str, frame["algorithm"])))
-    with rc_context(style.rc()):
-        figure = blank(7.2, 1.0 + 0.32 * len(names))
-        axes = figure.subplots()
-        for chosen, marker, fill in ((False, "o", "none"), (True, "D", style.PALETTE[1])):
-            part = frame[frame["chosen"] == chosen]
-            axes.scatter(
-                part["mean"],
-                part["algorithm"].map(names.index),
-                marker=marker,
-                facecolor=fill,
-                s=45,
-                edgecolor=style.PALETTE[int(chosen)],
-                label="chosen" if chosen else "tried",
-            )
-        axes.set_yticks(range(len(names)), [method_name(name) for name in names])
-        axes.set(
-            xlabel="accuracy on validation data, geometric mean over data sets (%)",
-            ylim=(len(names) - 0.5, -0.5),
-        )
-        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-    means = {name: frame.loc[frame["algorithm"] == name, "mean"] for name in names}
-    ends = "; ".join(
-        f"{method_name(name)} from {of.min():.1f} to {of.max():.1f}" for name, of in means.items()
-    )
-    figure.set_label(
-        f"Validation accuracy of the tries in percent, the best one of a finished method marked: {ends}."
-    )
-    return figure

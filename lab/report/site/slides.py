@@ -167,9 +167,7 @@ def offline(html: str) -> str:
         f'<link rel="stylesheet" href="reveal/dist/{name}.css">'
         for name in ("reveal", "theme/white")
     )
-    soup.head.append(
-        BeautifulSoup(head + _CSS % style.FIGURE_CSS + _MATHJAX % COMPONENT, "html.parser")
-    )
+    soup.head.append(BeautifulSoup(head + _CSS % style.CSS + _MATHJAX % COMPONENT, "html.parser"))
     soup.body.append(BeautifulSoup(_START, "html.parser"))
     return str(soup)
 

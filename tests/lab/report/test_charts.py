@@ -1,8 +1,9 @@
-"""Charts: what they draw, and what their words say."""
+"""Charts and images: what they draw, what their words say, and their inks on light and dark pages."""
 
 from __future__ import annotations
 
-import math
+import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -10,196 +11,271 @@ import pytest
 import torch
 
 from core.errors import InputError
-from lab.report import charts, dots
+from lab import Experiment, Record
+from lab.report import charts, style
+from lab.report.figures import condensed_images, image_rows, show, to_html
 
+MB = 2**20
 LONG = pd.DataFrame(
-    {"x": [1, 1, 2, 2, 1, 2], "y": [1.0, 3.0, 5.0, 5.0, 7.0, 8.0], "label": list("aaaabb")}
+    {"x": [1, 1, 2, 2, 1, 2], "y": [1.0, 3.0, 5.0, 6.0, 7.0, 8.0], "label": list("aaaabb")}
 )
 
 
-def test_lines_are_means_with_a_band():
-    pytest.importorskip("matplotlib")
-    figure = charts.lines(LONG, "x", "y", ylabel="loss", title="Two")
-    first, second = figure.axes[0].get_lines()
-    assert first.get_xydata().tolist() == [[1, 2], [2, 5]] and second.get_xydata().tolist() == [
-        [1, 7],
-        [2, 8],
+def record(algorithm="fedavg", seed=0, accuracies=(0.25, 0.5), up=MB, down=MB):
+    rounds = [
+        {
+            "round": r,
+            "metrics": {} if a is None else {"accuracy": a, "cross_entropy": 1 - a},
+            "up": up,
+            "down": down,
+            "seconds": {},
+        }
+        for r, a in enumerate(accuracies, start=1)
     ]
-    (band,) = figure.axes[0].collections  # b has one value per x, so it has no band
+    experiment = Experiment(algorithm=algorithm, dataset="digits", seed=seed)
+    return Record(experiment, {}, "f", {}, "c", "complete", rounds)
+
+
+def drawn(figure):
+    """The lines of a figure as lists of points."""
+    return [line.get_xydata().tolist() for line in figure.axes[0].lines if len(line.get_xydata())]
+
+
+def test_lines_are_means_with_a_band_of_one_deviation():
+    figure = charts.lines(LONG, "x", "y", ylabel="loss", title="Two")
+    assert [[1, 2], [2, 5.5]] in drawn(figure) and [[1, 7], [2, 8]] in drawn(figure)
+    band = next(one for one in figure.axes[0].collections if one.get_paths())
     assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(2 - np.sqrt(2))
-    assert figure.get_label() == "Two. loss against x: a goes from 2 to 5; b goes from 7 to 8."
-    assert all(tick == int(tick) for tick in figure.axes[0].get_xticks())  # x holds whole numbers
-    assert charts.lines(LONG, "x", "y", log="y").axes[0].get_yscale() == "log"
-
-
-def test_a_line_is_the_mean_of_values_that_are_not_even():
-    pytest.importorskip("matplotlib")
-    frame = pd.DataFrame({"x": [1, 1, 1, 2], "y": [0.0, 0.0, 3.0, 4.0], "label": "a"})
-    assert charts.lines(frame, "x", "y").get_label() == "y against x: a goes from 1 to 4."
-
-
-def test_lines_refuse_what_they_cannot_draw():
-    with pytest.raises(InputError, match="no column 'z': x, y, label"):
-        charts.lines(LONG, "x", "z")
-    with pytest.raises(InputError, match="empty"):
-        charts.lines(LONG[:0], "x", "y")
+    assert figure.get_label() == "Two. loss against x: a goes from 2 to 5.5; b goes from 7 to 8."
+    assert figure.get_supxlabel() == "Band: ± one standard deviation."
+    # the legend has the order in which lines end
+    assert [text.get_text() for text in figure.axes[0].get_legend().texts] == ["b", "a"]
+    assert charts.lines(LONG.iloc[[0, 2, 4, 5]], "x", "y").get_supxlabel() == ""
 
 
 def test_a_scatter_shows_every_point_and_says_where_each_cloud_lies():
-    pytest.importorskip("matplotlib")
     points = pd.DataFrame({"x": [1.0, 3.0, 10.0], "y": [2.0, 2.0, -4.0], "label": ["a", "a", "b"]})
     figure = charts.scatter(points, "x", "y", ylabel="height", title="Two")
-    a, b = figure.axes[0].collections
-    assert a.get_offsets().tolist() == [[1, 2], [3, 2]] and b.get_offsets().tolist() == [[10, -4]]
-    assert not np.array_equal(a.get_facecolor(), b.get_facecolor())
-    assert not np.array_equal(
-        a.get_paths()[0].vertices, b.get_paths()[0].vertices
-    )  # told apart without colour
+    assert figure.axes[0].collections[0].get_offsets().tolist() == [[1, 2], [3, 2], [10, -4]]
     assert figure.get_label() == (
-        "Two. Points of height against x, mean ± standard deviation of each cloud: a lies at 2 "
-        "± 1 across and 2 ± 0 "
-        "up; b lies at 10 ± 0 across and -4 ± 0 up."
+        "Two. Points of height against x: a, 2 points, x 2 ± 1 and y 2 ± 0; "
+        "b, 1 points, x 10 ± 0 and y -4 ± 0."
     )
-    with pytest.raises(InputError, match="no column 'z'"):
-        charts.scatter(points, "x", "z")
-    with pytest.raises(InputError, match="empty"):
-        charts.scatter(points[:0], "x", "y")
 
 
-def test_a_forest_has_a_dot_for_each_seed_and_an_interval_of_their_mean():
-    pytest.importorskip("matplotlib")
-    figure = dots.forest({"FedGen": [1.0, 2.0, 3.0], "MOON": [-4.0]}, "lead", title="Two")
-    axes = figure.axes[0]
-    assert [dots.get_offsets()[:, 0].tolist() for dots in axes.collections] == [[1, 2, 3], [-4]]
-    zero, first, first_mean, second_mean = axes.get_lines()
-    assert list(zero.get_xdata()) == [0, 0]
-    # t(0.95, 2 degrees of freedom) = 2.92, standard error 1 / sqrt(3)
-    assert list(first.get_xdata()) == pytest.approx([2 - 1.6859, 2 + 1.6859], abs=1e-3)
-    assert [*first_mean.get_xdata(), *second_mean.get_xdata()] == [2, -4]
-    assert figure.get_label() == (
-        "Two. lead, mean and 90% interval: FedGen +2.0, from +0.3 to +3.7 (3 seeds); "
-        "MOON -4.0 (1 seed)."
+@pytest.mark.parametrize("means", [(67.0, 96.2), (-3.0, -1.0), (-3.0, 1.0)], ids=str)
+def test_bars_are_as_long_as_their_means_and_say_their_numbers(means):
+    figure = charts.bars({"few": (means[0], 2.0), "all": (means[1], np.nan)}, "points", "Taught by")
+    assert sorted(bar.get_width() for bar in figure.axes[0].patches) == sorted(means)
+    low, high = figure.axes[0].get_xlim()
+    assert low <= min(0, means[0] - 2) <= max(0, means[0] + 2) <= high
+    assert (
+        figure.get_label() == f"Taught by. points: few {means[0]:.1f}; all {means[1]:.1f} (n = 1)."
     )
-    same = dots.forest({"FedGen": [2.0, 2.0]}, "lead")
-    assert len(same.axes[0].get_lines()) == 2 and "FedGen +2.0 (2 seeds)" in same.get_label()
-    with pytest.raises(InputError, match="nothing to draw"):
-        dots.forest({}, "lead")
 
 
-def test_a_heat_map_says_what_it_shows():
-    pytest.importorskip("matplotlib")
-    figure = charts.heat_map(
-        torch.tensor([[2.0, 1.0], [3.0, 0.0]]),
-        ["cat", "dog"],
-        marked=torch.tensor([[1, -1], [0, -1]]),
-        title="Logits",
+def test_bars_that_begin_alike_share_a_colour():
+    def colours(*names):
+        bars = charts.bars(dict.fromkeys(names, (1.0, 0.0)), "x").axes[0].patches
+        return [bar.get_facecolor() for bar in sorted(bars, key=lambda bar: bar.get_y())]
+
+    first, second, third = colours("A, long", "A, print", "B, long")
+    assert first == second != third
+    assert len(set(colours("A", "B", "C"))) == 1  # one colour says no more than many
+
+
+def test_dots_have_their_intervals_and_what_a_paper_reports():
+    frame = pd.DataFrame(
+        {"name": ["A", "B"], "value": [1.0, 3.0], "low": [0.5, -np.inf], "high": [1.5, np.inf]}
     )
-    assert len(figure.axes[0].patches) == 2
-    assert [text.get_text() for text in figure.axes[0].texts] == ["2.0", "1.0", "3.0", "0.0"]
-    assert "from 0.00 to 3.00" in figure.get_label() and "in 1 of 2 rows" in figure.get_label()
-    with pytest.raises(InputError, match="as many rows"):
-        charts.heat_map(np.zeros((2, 3)), ["cat", "dog"])
-
-
-def test_bars_are_as_long_as_their_means_and_say_their_numbers():
-    pytest.importorskip("matplotlib")
-    figure = charts.bars({"few": (67.0, 2.0), "all": (96.25, 0.0)}, "accuracy (%)", "Taught by")
-    assert [bar.get_width() for bar in figure.axes[0].patches] == [67.0, 96.25]
-    assert figure.axes[0].yaxis_inverted() and figure.axes[0].get_xlim()[1] > 98
-    assert figure.get_label() == "Taught by. accuracy (%): few 67.0; all 96.2."
-    with pytest.raises(InputError, match="nothing to draw"):
-        charts.bars({}, "x")
-
-
-@pytest.mark.parametrize("means", [(-3.0, -1.0), (-3.0, 1.0), (0.0, 0.0)], ids=str)
-def test_bars_to_both_sides_of_zero_are_seen_whole(means):
-    pytest.importorskip("matplotlib")
-    drawn = charts.bars({f"row {k}": (mean, 0.5) for k, mean in enumerate(means)}, "x")
-    low, high = drawn.axes[0].get_xlim()
-    assert low <= min(0, min(means) - 0.5) <= max(0, max(means) + 0.5) <= high and low < high
-
-
-def test_a_mean_that_is_no_number_has_no_bar():
-    with pytest.raises(InputError, match="no mean to draw for lost"):
-        charts.bars({"here": (1.0, 0.0), "lost": (math.nan, 0.0)}, "x")
-
-
-def test_a_class_without_numbers_is_left_out_of_a_heat_map():
-    pytest.importorskip("matplotlib")
-    figure = charts.heat_map(np.array([[2.0, 1.0], [math.nan, math.nan]]), ["cat", "dog"])
-    assert [text.get_text() for text in figure.axes[0].texts] == ["2.0", "1.0", "–", "–"]
-    assert "from 1.00 to 2.00" in figure.get_label() and "in 1 of 1 rows" in figure.get_label()
-    with pytest.raises(InputError, match="holds no number"):
-        charts.heat_map(np.full((2, 2), math.nan), ["cat", "dog"])
-
-
-def test_the_bar_of_one_run_is_pale_and_said_to_be():
-    pytest.importorskip("matplotlib")
-    figure = charts.bars({"one": (3.0, math.nan), "many": (2.0, 0.5)}, "x")
-    alone, several = (bar.get_facecolor() for bar in figure.axes[0].patches)
-    assert alone[:3] == several[:3] and alone[3] < several[3] == 1
-    assert "one 3.0 (one run); many 2.0." in figure.get_label()
-    assert figure.get_supxlabel() == "Pale: one run." and figure.axes[0].get_xlim()[1] > 3
-
-
-def test_what_a_band_and_a_dot_stand_for_is_written_below_the_axes():
-    band = charts.lines(LONG, "x", "y").get_supxlabel()
-    assert band == "Band: ± one standard deviation."
-    assert charts.lines(LONG.iloc[[0, 2, 4, 5]], "x", "y").get_supxlabel() == ""
-    figure = charts.partition_plot(np.array([0, 1, 1]), [np.array([0, 1]), np.array([2])])
-    said = " ".join(figure.get_supxlabel().split())
-    assert said.startswith("Area of a dot: number") and "In brackets: all samples" in said
-
-
-def test_a_long_title_is_broken_before_the_names_of_the_series():
-    figure = charts.lines(LONG, "x", "y", title="a word " * 20)
-    titles = figure.axes[0].get_title(loc="left").splitlines()
-    assert len(titles) > 1 and max(map(len, titles)) <= 58
-
-
-def test_bars_that_begin_alike_share_a_colour_and_print_is_hatched():
-    pytest.importorskip("matplotlib")
-    names = ("A, long", "A, print", "B, long")
-    bars = charts.bars(dict.fromkeys(names, (1.0, 0.0)), "x").axes[0].patches
-    colours = [bar.get_facecolor() for bar in bars]
-    assert colours[0] == colours[1] != colours[2]
-    assert [bool(bar.get_hatch()) for bar in bars] == [False, True, False]
-    alone = charts.bars(dict.fromkeys("ABC", (1.0, 0.0)), "x").axes[0].patches
-    assert len({bar.get_facecolor() for bar in alone}) == 1
+    figure = charts.dots(frame.assign(paper=[2.0, np.nan]), "points")
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B"]
+    (interval,) = axes.collections
+    assert interval.get_segments()[0][:, 0].tolist() == [0.5, 1.5]
+    assert interval.get_segments()[1][:, 0].tolist() == [3, 3]  # nothing is known of its spread
+    assert figure.get_label() == "points: A 1.0, 0.5 to 1.5, paper 2.0; B 3.0."
 
 
 @pytest.mark.parametrize(
-    ("values", "ticks"),
-    [([60, 300, 1000], ["60", "300", "1000"]), ([40, 41, 43, 380], ["50", "100", "200"])],
+    "draw",
+    [
+        lambda: charts.lines(LONG, "x", "z"),
+        lambda: charts.lines(LONG[:0], "x", "y"),
+        lambda: charts.scatter(LONG, "x", "y", by="z"),
+        lambda: charts.bars({}, "x"),
+        lambda: charts.bars({"lost": (np.nan, 0.0)}, "x"),
+        lambda: charts.dots(LONG, "x"),
+        lambda: charts.curves([]),
+        lambda: charts.curves(record(), x="hours"),
+        lambda: charts.curves(record(), metric="accurracy"),
+        lambda: charts.curves(record(), by="colour"),
+        lambda: charts.curves(record(accuracies=(None,))),
+        lambda: condensed_images(np.zeros((2, 4, 4)), [0, 0]),
+        lambda: condensed_images(np.zeros((2, 2, 4, 4)), [0, 0]),
+        lambda: condensed_images(np.zeros((2, 1, 4, 4)), [0]),
+        lambda: image_rows({}),
+        lambda: image_rows({"a": torch.zeros(1, 1, 4, 4), "b": torch.zeros(1, 1, 5, 5)}),
+        lambda: image_rows({"none": torch.zeros(0, 1, 4, 4)}),
+    ],
 )
-def test_a_logarithmic_axis_has_plain_numbers(values, ticks):
-    """At the values, or, where these lie close together, at 1, 2 and 5 of each power."""
-    pytest.importorskip("matplotlib")
-    frame = pd.DataFrame({"x": values, "y": 1.0, "label": "a"})
-    for draw in (charts.lines, charts.scatter):
-        axes = draw(frame, "x", "y", log="x").axes[0]
-        low, high = axes.get_xlim()
-        shown = [one for one in axes.get_xticks() if low <= one <= high]
-        assert axes.xaxis.get_major_formatter().format_ticks(shown) == ticks
-        assert not any(axes.xaxis.get_minor_formatter().format_ticks(axes.get_xticks(minor=True)))
+def test_what_cannot_be_drawn_is_refused(draw):
+    with pytest.raises(InputError):
+        draw()
 
 
-def test_dots_stand_in_the_lines_of_their_names():
-    frame = pd.DataFrame(
-        {
-            "group": ["one", "two", "one"],
-            "name": ["A", "B", "C"],
-            "mean": [1.0, np.nan, 3.0],
-            "std": [0.5, np.nan, np.nan],
-            "printed": [2.0, 4.0, np.nan],
-        }
-    )
-    figure = dots.dots(frame, "accuracy")
-    (axes,) = figure.axes
-    lines = [label.get_text() for label in axes.get_yticklabels()]
-    assert lines == ["one", "A", "C", "two", "B"]
-    printed = dict(zip(*axes.lines[-1].get_data()[::-1], strict=True))
-    assert printed[1] == 2 and np.isnan(printed[2]) and printed[4] == 4
-    assert figure.get_label() == (
-        "accuracy: one, A: 1.0 ± 0.5, printed 2.0; one, C: 3.0; two, B: printed 4.0."
-    )
+@pytest.mark.parametrize("draw", [charts.lines, charts.scatter])
+def test_a_logarithmic_axis_has_plain_numbers(draw):
+    frame = pd.DataFrame({"x": [40, 41, 43, 380], "y": 1.0, "label": "a"})
+    axes = draw(frame, "x", "y", log="x").axes[0]
+    low, high = axes.get_xlim()
+    shown = [one for one in axes.get_xticks() if low <= one <= high]
+    assert axes.xaxis.get_major_formatter().format_ticks(shown) == ["50", "100", "200"]
+
+
+def test_a_curve_adds_up_what_was_sent_and_skips_rounds_without_a_test():
+    frame = charts.curve_frame(record(accuracies=(None, 0.5, None, 0.75)))
+    assert frame["round"].tolist() == [2, 4] and frame["megabytes"].tolist() == [4.0, 8.0]
+    assert frame["value"].tolist() == [50.0, 75.0] and set(frame["label"]) == {"FedAvg"}
+    assert charts.curve_frame(record(), "cross_entropy")["value"].tolist() == [0.75, 0.5]
+    named = charts.curve_frame([record(seed=3)], by=lambda one: one.experiment.dataset.upper())
+    assert set(named["label"]) == {"DIGITS"} and set(named["seed"]) == {3}
+
+
+def test_seeds_that_send_different_amounts_share_a_position():
+    figure = charts.curves([record(seed=0, up=MB), record(seed=1, up=3 * MB)], x="megabytes")
+    assert [x for x, _ in drawn(figure)[0]] == [3, 6]
+
+
+def test_who_sends_once_or_nothing_is_a_point_at_its_last_value():
+    once = record("centralized", accuracies=(0.1, 0.2, 0.9))
+    for row in once.rounds[1:]:
+        row["up"] = row["down"] = 0
+    silent = record("standalone", accuracies=(0.1, 0.3), up=0, down=0)
+    points = drawn(charts.curves([once, silent], x="megabytes"))
+    assert [[2, 90]] in points and [[0, 30]] in points
+
+
+def test_series_differ_in_more_than_colour():
+    for count in (2, 10, 30):
+        look = style.series(range(count))
+        marks = {(look["markers"][k], str(look["dashes"][k])) for k in range(count)}
+        assert len({*look["palette"].values()}) == min(count, 10) and len(marks) >= min(count, 12)
+        assert (
+            len({(look["palette"][k], *map(str, (look["dashes"][k],))) for k in range(count)})
+            == count
+        )
+
+
+def test_a_method_has_its_colour_in_every_figure():
+    first, second = ["MOON", "FedVCK, 4 times", "FedAvg"], ["FedAvg", "DFRD", "FedVCK", "MOON"]
+    one, other = (style.series(names)["palette"] for names in (first, second))
+    assert one["FedVCK, 4 times"] == other["FedVCK"] == style.PALETTE[0]
+    assert one["FedAvg"] == other["FedAvg"] == style.PALETTE[1]
+    # the second variant of a method takes another one, and nobody else's is taken twice
+    several = ["FedVCK", "FedVCK, 4 times", "FedAvg", "DM", "FedDM", "FedGen"]
+    assert len({*style.series(several)["palette"].values()}) == 6
+
+
+def test_the_area_of_a_dot_is_the_number_of_samples():
+    labels = np.array([0] * 8 + [1] * 2 + [2] * 4)
+    parts = [np.arange(8), np.arange(8, 14), np.array([], dtype=int)]
+    figure = charts.partition_plot(labels, parts, ["a", "b", "c"])
+    dots = figure.axes[0].collections[0]
+    np.testing.assert_array_equal(dots.get_offsets(), [[0, 0], [1, 1], [2, 1]])
+    np.testing.assert_allclose(dots.get_sizes() / dots.get_sizes().max(), [1, 2 / 8, 4 / 8])
+    ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert ticks == ["client 0 (8)", "client 1 (6)", "client 2 (0)"]
+    assert "3 clients" in figure.get_label() and "0 to 8 samples" in figure.get_label()
+
+
+def sheet(figure):
+    return figure.axes[0].images[0].get_array()
+
+
+def test_images_stand_in_rows_of_their_class():
+    images = torch.zeros(5, 1, 4, 4, dtype=torch.uint8)
+    images[4] = 255
+    figure = condensed_images(images, torch.tensor([2, 0, 0, 2, 0]), ["x", "y", "z"])
+    pixels = sheet(figure)
+    assert (pixels[:4, 12:16, :3] == 1).all() and pixels[..., :3].sum() == 4 * 4 * 3
+    assert pixels[5, :, 3].max() == 0  # gaps are transparent
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["x", "z"]
+    assert figure.get_label() == "5 images of 4 by 4 pixels, in rows: x, z."
+
+
+def test_images_beyond_the_range_are_stretched_all_together_and_others_are_kept():
+    rows = {"one": torch.zeros(1, 1, 1, 1), "two": torch.tensor([-1.0, 1]).view(2, 1, 1, 1)}
+    assert sheet(image_rows(rows))[[0, 3, 3], [0, 0, 3], 0].tolist() == [0.5, 0, 1]
+    kept = {
+        "floats": torch.tensor([0.25]).view(1, 1, 1, 1),
+        "bytes": np.full((1, 3, 1, 1), 51, np.uint8),
+    }
+    assert sheet(image_rows({"a": kept["floats"]}))[0, 0, 0] == 0.25
+    assert sheet(image_rows({"a": kept["bytes"]}))[0, 0, 0] == pytest.approx(0.2)
+
+
+def test_one_drawing_has_words_no_background_and_the_inks_of_its_page():
+    html = to_html(charts.curves(record(), title="A & B"))
+    assert html.count("<svg") == 1 and 'aria-label="A &amp; B.' in html
+    drawing = html[html.index("<svg") :]
+    for light, dark in style.DARK.items():
+        name = f"--core-{light[1:]}"
+        assert f"{name}: {dark}" in style.CSS
+        uses = len(re.findall(rf"(?:fill|stroke): var\({name},{light}\)", drawing))
+        assert uses == drawing.count(light), "a colour that no page can change"
+    assert drawing.count(f"var(--core-{style.INK[1:]},") > 5
+    assert "#ffffff" not in drawing and "\n" not in drawing
+    assert to_html(charts.curves(record(), title="A & B")) == html  # the same bytes every time
+
+
+def test_drawings_on_one_page_do_not_share_names():
+    """What a drawing refers to is its own, and all of it is there: it is a part of the page."""
+    pixels, seen = np.arange(32, dtype=np.uint8).reshape(2, 1, 4, 4), set()
+    for figure in (charts.curves(record(), title="A"), condensed_images(pixels, [0, 1], title="A")):
+        drawing = ElementTree.fromstring(re.search(r"<svg.*</svg>", to_html(figure))[0])
+        names = [tag.get("id") for tag in drawing.iter() if tag.get("id")]
+        text = ElementTree.tostring(drawing, encoding="unicode")
+        used = {name.strip("()") for name in re.findall(r'(?:href="#|url\(#)([^")]+)', text)}
+        assert used and used <= set(names) and len(set(names)) == len(names)
+        assert not seen & set(names)
+        seen |= set(names)
+    assert text.count("data:image/png;base64,iVBOR") == 1
+
+
+def contrast(*colours):
+    """The ratio of the relative luminances of two colours, by WCAG 2."""
+    channels = np.array([[int(one[i : i + 2], 16) / 255 for i in (1, 3, 5)] for one in colours])
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    low, high = sorted(linear @ [0.2126, 0.7152, 0.0722])
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_and_lines_stand_out_on_both_pages():
+    """4.5 to 1 for text, 3 to 1 for the first lines of a figure; the theme's dark page is #14181e."""
+    dark = "#14181e"
+    assert contrast(style.INK, "#ffffff") > 4.5 and contrast(style.DARK[style.INK], dark) > 4.5
+    for colour in (*style.PALETTE[:4], *style.PALETTE[6:]):
+        assert contrast(colour, "#ffffff") > 2.9
+    for colour in style.PALETTE:
+        assert contrast(style.DARK.get(colour.lower(), colour), dark) > 3
+
+
+def test_a_figure_is_shown_with_words_or_not_at_all(monkeypatch):
+    given, figure = [], charts.curves(record())
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: given.append(data))
+    show(figure)
+    assert given[0]["text/html"].count("<svg") == 1 and "25 to 50" in given[0]["text/plain"]
+    assert 'aria-label="two &lt; three"' in to_html(figure, alt="two < three")
+    figure.set_label("")
+    with pytest.raises(InputError, match="description"):
+        to_html(figure)
+
+
+def test_figures_leave_pyplot_alone():
+    import matplotlib.pyplot as plt
+
+    before = dict(plt.rcParams)
+    charts.curves(record())
+    charts.partition_plot([0, 1], [[0], [1]])
+    assert plt.get_fignums() == [] and dict(plt.rcParams) == before

@@ -415,7 +415,7 @@ def test_every_verdict_is_counted_once_and_drawn():
 
 
 def test_a_table_shows_its_claims_with_links():
-    html = claims_table("gddfl", main=True).to_html()
+    html = claims_table("gddfl", main=True)._repr_html_()
     assert html.count('<a href="32_gddfl_results.html">') == 4 and "<script" not in html
 
 

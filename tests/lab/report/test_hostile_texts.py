@@ -159,7 +159,7 @@ def test_texts_of_a_part_of_it(spec):
 def test_texts_of_summaries(spec):
     known = measured(spec)
     pages = {
-        "title": [status.progress(measured=known).to_html(), status.coverage(measured=known)],
+        "title": [status.progress(measured=known)._repr_html_(), status.coverage(measured=known)],
         "device": [status.records_summary(known)],
         "row": [
             tables.table_frame("fedvck", 99, "laptop", known),
@@ -180,7 +180,7 @@ def test_texts_of_claims(tmp_path, monkeypatch, kind):
     one = {"claim": evil("claim"), "where": evil("where"), kind: detail, "page": "20_fedmk"}
     path = tmp_path / "fedmk.yaml"
     path.write_text(yaml.safe_dump({"claims": [one]}))
-    page = shown(claim_views.claims_table("fedmk").to_html())
+    page = shown(claim_views.claims_table("fedmk")._repr_html_())
     assert all(evil(what) in page for what in ("claim", "where", "detail"))
     for place in ("javascript:alert(1)//", "//elsewhere", evil("page"), 3):
         path.write_text(yaml.safe_dump({"claims": [one | {"page": place}]}))

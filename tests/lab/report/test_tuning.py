@@ -11,15 +11,7 @@ from lab.profiles import Profile
 from lab.report import table_frame
 from lab.report.frames import table_runs
 from lab.report.results import reporting_rules
-from lab.report.tuning import (
-    PROFILE,
-    TABLE,
-    at_an_edge,
-    tuning_choice,
-    tuning_frame,
-    tuning_plot,
-    tuning_table,
-)
+from lab.report.tuning import PROFILE, TABLE, tuning_frame, tuning_table
 
 
 def cells():
@@ -55,16 +47,6 @@ def test_every_method_has_the_same_number_of_tries_on_the_same_data():
         for e in cell.experiments
     }
     assert len(budgets) == len({dataset for _, dataset in tries})
-
-
-def test_a_choice_among_two_values_is_at_an_edge():
-    """FedAvg has four learning rates; of the others most have two values of each."""
-    third = [cell.row for cell in cells() if cell.experiments[0].algorithm == "fedavg"][4]
-    edges = at_an_edge(made_up(lambda row, _: 0.6 if row == third else 0.5))
-    assert "FedAvg" not in edges and edges["FedProx"] == ["lr", "mu"]
-    # the first of four is chosen where all are equal
-    assert edges["SCAFFOLD"] == ["lr"]
-    assert at_an_edge({}) == {}
 
 
 def test_the_try_with_the_highest_mean_is_chosen():
@@ -187,35 +169,6 @@ def test_the_script_of_fediod_has_the_rates_that_were_chosen():
     rates = ("gan_lr", "student_lr")
     for name in rates:
         assert held.fields["settings"][name] == best.fields["settings"][name]
-
-
-def test_the_choice_says_what_is_missing_and_what_the_profile_has():
-    none = tuning_choice({})
-    assert set(none["tries"]) == {4} and set(none["measured"]) == {0}
-    assert set(none["chosen"]) == {"pending"} and set(none["agree"]) == {""}
-    # make the try win whose settings the profile has, and then any other one
-    method = cells()[0].row.rsplit(" ", 1)[0]
-    held = none.loc[method, "in the profile"]
-    frame = tuning_table({}).reset_index()
-    place = frame.loc[frame["method"] == method, "settings"].tolist().index(held)
-    for best, agree in ((place, "yes"), ((place + 1) % 4, "no")):
-        found = tuning_choice(
-            made_up(lambda row, dataset, best=best: 0.9 if row == f"{method} {best + 1}" else 0.5)
-        )
-        assert found.loc[method, "agree"] == agree and found.loc[method, "measured"] == 4
-        assert (found.loc[method, "chosen"] == held) == (agree == "yes")
-
-
-def test_the_plot_shows_what_is_measured():
-    pytest.importorskip("matplotlib")
-    assert tuning_plot({}) is None
-    first = cells()[0].row
-    figure = tuning_plot(made_up(lambda row, dataset: 0.75 if row == first else 0.5))
-    tried, chosen = figure.axes[0].collections
-    count = tuning_frame({})["algorithm"].nunique()
-    assert (len(tried.get_offsets()), len(chosen.get_offsets())) == (3 * count, count)
-    assert [75.0, 0.0] in chosen.get_offsets().tolist()
-    assert f"{first.rsplit(' ', 1)[0]} from 50.0 to 75.0" in figure.get_label()
 
 
 def _default(algorithm):
