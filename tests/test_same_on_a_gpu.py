@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from core import models, replay
 from core.condensation import LatentEncoder, mmd
-from core.condensation.alongside import Alongside
 from core.condensation.augment import TRANSFORMS, Augmentation, augment
 from core.federation.local_training import LocalTraining
 from core.models import Stacked
@@ -101,20 +100,6 @@ def latent(given: bool, put: Put) -> Results:
     return [features, *found.means, *found.variances, *slope]
 
 
-def twice_derived(put: Put) -> Results:
-    """The second derivative of networks with their images last in memory."""
-    model = put(models.build("lenet", 1, 12, 3, Rng(0)))
-    wide = Alongside.of(model, 2)
-    assert wide is not None
-    weights = {n: torch.stack([w, w / 2]).detach() for n, w in model.named_parameters()}
-    asked = [weight.requires_grad_() for weight in weights.values()]
-    images = put(drawn(2, 5, 1, 12, 12)).requires_grad_()
-    slopes = torch.autograd.grad(
-        wide.logits(weights, images).square().sum(), asked, create_graph=True
-    )
-    return [*slopes, *torch.autograd.grad(sum(slope.square().sum() for slope in slopes), images)]
-
-
 def discrepancy(kernel: str, put: Put) -> Results:
     x, y = put(drawn(2, 6, 5)).requires_grad_(), put(drawn(2, 4, 5, seed=1))
     found = mmd(x, y, kernel, y_weights=put(torch.ones(2, 4)))
@@ -175,7 +160,6 @@ CASES: dict[str, Callable[[Put], Results]] = {
         for word, given in (("own", False), ("given", True))
     },
     "replayed": replayed,
-    "twice derived": twice_derived,
     "contrast": contrast,
 }
 

@@ -1,51 +1,94 @@
-"""Bi-level condensation: images on which a network learns what it would learn from real ones
-(FedMK, Eq. 3-8).
+"""Bi-level condensation: images on which a network learns what it would learn from real ones.
 
-Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning. The inner loop takes gradient
-steps on the made-up images, the meta knowledge; the outer loop moves the images down the loss that
-the network then has on real data, and its gradient goes through the inner steps. Where there are
-several, each has made-up images of its own, as in Wang et al. 2018, whom the paper follows.
+Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning (FedMK), Eq. 3-8. The inner loop
+takes gradient steps on condensed images, the paper's meta knowledge. The outer loop moves them down
+the loss that the network then has on real images; its gradient goes through the inner steps. Several
+inner steps have images of their own, as in Wang et al. 2018, whom the paper follows.
 
-The paper is silent on what batch normalisation does in the outer loss. A network that was trained
-on knowledge is tested with the statistics of knowledge, so by default real images are normalised by
-the statistics of the knowledge of the last inner step, and the gradient knows it
-(`statistics="knowledge"`); `"batch"` is plain training mode.
+The paper is silent on batch normalisation in the outer loss. A network that was trained on knowledge
+is tested with the statistics of knowledge. So by default real images are normalised by the statistics
+of the last inner step's knowledge, and the gradient goes through them (`statistics="knowledge"`);
+`"batch"` is plain training mode.
 
-All clients run as one program. On a CPU narrow networks stand alongside each other
-(`core.condensation.alongside`); else it is `torch.func.vmap` over stacked weights, or over shared
-ones. That pays on a GPU, and on a CPU with small batches; with large ones the same function runs
-client by client. The numbers are the same within rounding.
+All clients are one program, `torch.func.vmap` over stacked weights, or over shared ones.
 """
 
 from __future__ import annotations
 
-import functools
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
-from torch.func import grad, grad_and_value, vmap
+from torch import nn
+from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.nn import functional as F
 
 from core.checks import number, one_of, whole
-from core.condensation.alongside import Alongside
-from core.condensation.knowledge import KnowledgeNetwork
-from core.models import Classifier
-from core.models.images_last import images_first, images_last
+from core.models import Classifier, replace_layers
 from core.progress import counted
 from core.rng import Rng
 
 Weights = dict[str, torch.Tensor]
-#: from a network's weights, a client's knowledge (M, ...) and whatever else the loss looks at to a
-#: scalar
+#: a loss of a client: from weights, its knowledge (M, ...) and other data to a scalar
 Loss = Callable[[Weights, torch.Tensor, Any], torch.Tensor]
 
-#: images per client, made-up and real, up to which vmap pays on a CPU
-SMALL = 256
-#: clients alongside each other at once
+#: clients in one batch; bounds the memory
 CLIENTS = 10
 STATISTICS = ("knowledge", "batch")
+
+
+class KnowledgeNetwork(nn.Module):
+    """A copy of a network as a function of its weights, which can be differentiated twice.
+
+    Its batch normalisation keeps no running statistics. It takes those of a batch, or of the first
+    images of a batch.
+    """
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model)
+        self.norms = list[_LeadingNorm]()
+
+        def leading(layer: nn.Module) -> nn.Module | None:
+            if not isinstance(layer, nn.BatchNorm2d):
+                return None
+            self.norms.append(_LeadingNorm(layer))
+            return self.norms[-1]
+
+        replace_layers(self.model, leading)
+
+    def weights(self) -> Weights:
+        """The network's parameters by name, detached."""
+        return {name: value.detach() for name, value in self.model.named_parameters()}
+
+    def logits(
+        self, weights: Weights, images: torch.Tensor, lead: int | None = None
+    ) -> torch.Tensor:
+        """Logits (N, C) of images (N, ...); the first `lead` of them, or all, give the statistics of
+        normalisation.
+        """
+        for norm in self.norms:
+            norm.lead = lead
+        return functional_call(self.model, weights, (images,))
+
+
+class _LeadingNorm(nn.Module):
+    """Batch normalisation by the statistics of the first images of a batch."""
+
+    def __init__(self, layer: nn.BatchNorm2d) -> None:
+        super().__init__()
+        # named as in the layer: weights are given by name
+        self.weight, self.bias, self.eps = layer.weight, layer.bias, layer.eps
+        #: how many images of the batch give statistics; None: all
+        self.lead: int | None = None
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Normalised maps (N, C, H, W)."""
+        variance, mean = torch.var_mean(maps[: self.lead], (0, 2, 3), unbiased=False)
+        scale = (variance + self.eps).rsqrt() * self.weight
+        return torch.addcmul((self.bias - mean * scale)[:, None, None], maps, scale[:, None, None])
 
 
 def dynamic_weights(loss: torch.Tensor, tau: float) -> torch.Tensor:
@@ -67,10 +110,9 @@ def class_balanced_weights(labels: torch.Tensor, classes: int) -> torch.Tensor:
 
 @attrs.frozen(eq=False)
 class BilevelStep:
-    """What one step gives for K clients.
-
-    `gradient` of the outer loss with respect to the knowledge, (K, M, ...); `loss`, the outer loss,
-    (K,); `weights` after the inner steps, (K, ...) each. None of them carries a graph.
+    """Result of one outer step of K clients, without a graph: the `gradient` of the outer loss with
+    respect to the knowledge, (K, M, ...); the outer `loss`, (K,); `weights` after the inner steps,
+    (K, ...) each.
     """
 
     gradient: torch.Tensor
@@ -78,25 +120,21 @@ class BilevelStep:
     weights: Weights
 
 
-def steps_of(
-    knowledge: torch.Tensor, data: Mapping[str, Any], steps: int, clients: bool = False
+def inner_batches(
+    knowledge: torch.Tensor, data: Mapping[str, Any], steps: int
 ) -> list[tuple[torch.Tensor, dict[str, Any]]]:
-    """Knowledge (M, ...), or with `clients` (K, M, ...), in so many equal parts, each with its data.
+    """Knowledge (M, ...) in so many equal parts, each with its labels and the other data.
 
     Raises ValueError where M is no multiple of `steps`.
     """
-    size, rest = divmod(knowledge.shape[int(clients)], steps)
-    if rest:
-        raise ValueError(f"{knowledge.shape[int(clients)]} images are no {steps} equal batches")
-    parts = []
-    for first in range(0, steps * size, size):
-        rows = (slice(None),) * clients + (slice(first, first + size),)
-        mine = {
-            name: value[rows] if name == "knowledge_labels" else value
-            for name, value in data.items()
-        }
-        parts.append((knowledge[rows], mine))
-    return parts
+    if len(knowledge) % steps:
+        raise ValueError(f"{len(knowledge)} images are no {steps} equal batches")
+    size = len(knowledge) // steps
+    labels = data["knowledge_labels"].split(size) if "knowledge_labels" in data else None
+    return [
+        (part, dict(data) if labels is None else {**data, "knowledge_labels": labels[step]})
+        for step, part in enumerate(knowledge.split(size))
+    ]
 
 
 def descend(
@@ -105,9 +143,9 @@ def descend(
     """w*: the weights after `steps` plain gradient steps down `loss`, each on its part of the
     knowledge, as a differentiable function of `knowledge`.
     """
-    for part, mine in steps_of(knowledge, data, steps):
+    for part, part_data in inner_batches(knowledge, data, steps):
         # w <- w - eta grad_w L(w, D^)   (Eq. 5)
-        slope = grad(loss)(weights, part, mine)
+        slope = grad(loss)(weights, part, part_data)
         weights = {name: weight - lr * slope[name] for name, weight in weights.items()}
     return weights
 
@@ -122,7 +160,6 @@ def bilevel_step(
     lr: float,
     steps: int = 1,
     shared: bool = False,
-    batched: bool | None = None,
 ) -> BilevelStep:
     """The gradient grad_D^ L(w*(D^), D) of Eq. 6 for K clients, through the inner steps.
 
@@ -134,107 +171,47 @@ def bilevel_step(
         knowledge: (K, M, ...).
         data: what the losses look at beside that: named tensors (K, ...).
         lr: eta; steps: inner steps, each on the next M / steps of the knowledge.
-        batched: all clients by vmap, or one after the other; None: what is faster, see the head of
-            this file.
     """
 
     def objective(
         knowledge: torch.Tensor, weights: Weights, data: Any
     ) -> tuple[torch.Tensor, Weights]:
         adapted = descend(inner, weights, knowledge, data, lr, steps)
-        return outer(adapted, *steps_of(knowledge, data, steps)[-1]), adapted
+        return outer(adapted, *inner_batches(knowledge, data, steps)[-1]), adapted
 
-    one = grad_and_value(objective, has_aux=True)
-    if batched is None:
-        seen = knowledge.shape[1] + max(
-            (value.shape[1] for value in data.values() if value.ndim > 2), default=0
-        )
-        batched = knowledge.is_cuda or seen <= SMALL
-    if batched:
-        gradient, (loss, adapted) = vmap(one, in_dims=(0, None if shared else 0, 0))(
-            knowledge, weights, dict(data)
-        )
-        return BilevelStep(gradient, loss, adapted)
-    each = [
-        one(
-            knowledge[k],
-            weights if shared else {name: weight[k] for name, weight in weights.items()},
-            {name: value[k] for name, value in data.items()},
-        )
-        for k in range(len(knowledge))
-    ]
-    return BilevelStep(
-        torch.stack([gradient for gradient, _ in each]),
-        torch.stack([loss for _, (loss, _) in each]),
-        {name: torch.stack([adapted[name] for _, (_, adapted) in each]) for name in weights},
+    each_client = vmap(
+        grad_and_value(objective, has_aux=True),
+        in_dims=(0, None if shared else 0, 0),
+        chunk_size=CLIENTS,
     )
+    gradient, (loss, adapted) = each_client(knowledge, weights, dict(data))
+    return BilevelStep(gradient, loss, adapted)
 
 
-def step_alongside(
-    inner: Loss,
-    outer: Loss,
-    weights: Weights,
-    knowledge: torch.Tensor,
-    data: Mapping[str, torch.Tensor],
-    lr: float,
-    steps: int,
-) -> BilevelStep:
-    """`bilevel_step` with losses (K,) of all clients at once; no weights are shared, so the
-    derivative of their sum holds that of each.
-    """
-    weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    # parts that are no views: the derivative of a view is as large as the whole
-    parts = [
-        (images_last(part).requires_grad_(), mine)
-        for part, mine in steps_of(knowledge.detach(), data, steps, clients=True)
-    ]
-    for part, mine in parts:
-        # w <- w - eta grad_w L(w, D^)   (Eq. 5)
-        total = inner(weights, part, mine).sum()
-        slopes = torch.autograd.grad(total, list(weights.values()), create_graph=True)
-        weights = {
-            name: weight - lr * slope
-            for (name, weight), slope in zip(weights.items(), slopes, strict=True)
-        }
-    # grad_D^ L(w*(D^), D)   (Eq. 6)
-    loss = outer(weights, *parts[-1])
-    slopes = torch.autograd.grad(loss.sum(), [part for part, _ in parts])
-    gradient = torch.empty_like(knowledge, memory_format=torch.contiguous_format)
-    for slope, (part, _) in zip(slopes, steps_of(gradient, {}, steps, clients=True), strict=True):
-        images_first(slope, part)
-    adapted = {name: weight.detach() for name, weight in weights.items()}
-    return BilevelStep(gradient, loss.detach(), adapted)
-
-
-def network_losses(
-    network: KnowledgeNetwork | Alongside, statistics: str = "knowledge"
-) -> tuple[Loss, Loss]:
+def network_losses(network: KnowledgeNetwork, statistics: str = "knowledge") -> tuple[Loss, Loss]:
     """The inner and the outer loss of a classifier, for `bilevel_step`.
 
     Their data hold `knowledge_labels` (M,), and `images` (B, ...), `labels` (B,) and `weights` (B,)
-    of a batch of real images; with networks alongside each other all of them have a dimension
-    (K, ...) in front, and the losses are (K,). The inner loss is the mean cross-entropy on the
-    knowledge, the outer one that on the real images, weighted.
+    of a batch of real images. The inner loss is the mean cross-entropy on the knowledge, the outer
+    one that on the real images, weighted.
     """
 
     def inner(weights: Weights, knowledge: torch.Tensor, data: Any) -> torch.Tensor:
         # L(w, D^)
-        return _cross_entropy(network.logits(weights, knowledge), data["knowledge_labels"]).mean(-1)
+        return F.cross_entropy(network.logits(weights, knowledge), data["knowledge_labels"])
 
     def outer(weights: Weights, knowledge: torch.Tensor, data: Any) -> torch.Tensor:
         if statistics == "knowledge":
-            logits = network.logits_beside(weights, data["images"], knowledge)
+            lead = len(knowledge)
+            images = torch.cat([knowledge, data["images"]])
+            logits = network.logits(weights, images, lead)[lead:]
         else:
             logits = network.logits(weights, data["images"])
         # L(w*, Phi, D) = 1/N sum_i phi_i l(w*, x_i, y_i)   (Eq. 8)
-        return (data["weights"] * _cross_entropy(logits, data["labels"])).mean(-1)
+        losses = F.cross_entropy(logits, data["labels"], reduction="none")
+        return (data["weights"] * losses).mean()
 
     return inner, outer
-
-
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """l of each sample, (..., N), of logits (..., N, C)."""
-    return F.cross_entropy(logits.movedim(-1, 1), labels, reduction="none")
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -288,91 +265,58 @@ def extract(
     problems: Sequence[ExtractionProblem],
     settings: Extraction,
     prepare: Callable[[torch.Tensor], torch.Tensor],
-    batched: bool | None = None,
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Extract the knowledge of clients that start from the same model: Eq. 5 and 8, again and
     again.
 
     A client's batches come from its own stream, so it gets the same knowledge alone as in company.
-
-    Args:
-        prepare: from uint8 images to network inputs.
-        batched: see `bilevel_step`; None: alongside each other, where they can.
+    `prepare` turns uint8 images into network inputs.
 
     Returns: every client's knowledge (M, C, H, W), and the outer loss of every iteration,
     (iterations, clients).
     """
-    if not settings.iterations:
-        found = [problem.knowledge for problem in problems]
-        return found, found[0].new_empty(0, len(problems))
-    start = KnowledgeNetwork(model).weights()
-    take_step = step_of(model, len(problems), settings, batched)
-    real, made = draw_batches(problems, settings)
     images, labels, phi, knowledge, knowledge_labels = (
         torch.cat([getattr(problem, name) for problem in problems])
         for name in ("images", "labels", "weights", "knowledge", "knowledge_labels")
     )
-    # once where images are seen more than once, though it takes four bytes a number
-    once = settings.iterations * settings.real_batch * len(problems) > len(images)
-    images = prepare(images) if once else images
-    losses = []
-    drawn = zip(real.unbind(1), made.unbind(1), strict=True)
-    for iteration, (here, mine) in enumerate(counted(drawn, "extraction", settings.iterations)):
+    network = KnowledgeNetwork(model)
+    inner, outer = network_losses(network, settings.statistics)
+    real_rows, knowledge_rows = draw_batches(problems, settings)
+    # once where images are used more than once, though it takes four bytes a number
+    prepared = settings.iterations * settings.real_batch * len(problems) > len(images)
+    images = prepare(images) if prepared else images
+    losses = [phi.new_empty(0, len(problems))]
+    drawn = zip(real_rows.unbind(1), knowledge_rows.unbind(1), strict=True)
+    for iteration, (real, rows) in enumerate(counted(drawn, "extraction", settings.iterations)):
         if iteration % settings.horizon == 0:
-            weights, shared = start, True
+            weights, shared = network.weights(), True
+        batch = images[real]
+        if not prepared:
+            batch = prepare(batch.flatten(0, 1)).unflatten(0, real.shape)
         data = {
-            "knowledge_labels": knowledge_labels[mine],
-            "labels": labels[here],
-            "weights": phi[here],
-            "images": images[here]
-            if once
-            else prepare(images[here].flatten(0, 1)).unflatten(0, here.shape),
+            "knowledge_labels": knowledge_labels[rows],
+            "images": batch,
+            "labels": labels[real],
+            "weights": phi[real],
         }
-        step = take_step(weights, knowledge[mine], data, shared=shared)
+        step = bilevel_step(
+            inner,
+            outer,
+            weights,
+            knowledge[rows],
+            data,
+            lr=settings.inner_lr,
+            steps=settings.inner_steps,
+            shared=shared,
+        )
         # D^ <- D^ - alpha grad_D^ L(w*, Phi, D)   (Eq. 8)
         knowledge.index_add_(
-            0, mine.flatten(), step.gradient.flatten(0, 1), alpha=-settings.image_lr
+            0, rows.flatten(), step.gradient.flatten(0, 1), alpha=-settings.image_lr
         )
-        losses.append(step.loss)
+        losses.append(step.loss[None])
         weights, shared = step.weights, False
-    return list(knowledge.split([len(problem.knowledge) for problem in problems])), torch.stack(
-        losses
-    )
-
-
-def step_of(
-    model: Classifier, clients: int, settings: Extraction, batched: bool | None
-) -> Callable[..., BilevelStep]:
-    """`bilevel_step` of so many clients as a function of weights, knowledge, data and `shared`."""
-    how: dict[str, Any] = {"lr": settings.inner_lr, "steps": settings.inner_steps}
-    on_cpu = next(model.parameters()).device.type == "cpu"
-    sizes = {min(CLIENTS, clients - first) for first in range(0, clients, CLIENTS)}
-    wide = {size: Alongside.of(model, size) if on_cpu else None for size in sizes}
-    if batched is not None or None in wide.values():
-        losses = network_losses(KnowledgeNetwork(model), settings.statistics)
-        return functools.partial(bilevel_step, *losses, batched=batched, **how)
-    each = {size: network_losses(one, settings.statistics) for size, one in wide.items() if one}
-
-    def step(weights: Weights, knowledge: torch.Tensor, data: Weights, shared: bool) -> BilevelStep:
-        if shared:
-            weights = {name: one.expand(clients, *one.shape) for name, one in weights.items()}
-        found = []
-        for first in range(0, clients, CLIENTS):
-            rows = slice(first, first + CLIENTS)
-            mine, seen = (
-                {name: one[rows] for name, one in both.items()} for both in (weights, data)
-            )
-            some = knowledge[rows]
-            found.append(step_alongside(*each[len(some)], mine, some, seen, **how))
-        if len(found) == 1:
-            return found[0]
-        return BilevelStep(
-            torch.cat([one.gradient for one in found]),
-            torch.cat([one.loss for one in found]),
-            {name: torch.cat([one.weights[name] for one in found]) for name in weights},
-        )
-
-    return step
+    sizes = [len(problem.knowledge) for problem in problems]
+    return list(knowledge.split(sizes)), torch.cat(losses)
 
 
 def draw_batches(
@@ -381,18 +325,20 @@ def draw_batches(
     """Rows of real images (K, iterations, B) and of knowledge (K, iterations, steps * m), counted
     over all clients.
     """
-    found: list[torch.Tensor] = []
-    for purpose, size, tensor in (
-        ("real", settings.real_batch, "labels"),
-        ("knowledge", settings.inner_steps * settings.inner_batch, "knowledge_labels"),
-    ):
+
+    def draw(purpose: str, size: int, tensor: str) -> torch.Tensor:
         first, rows = 0, []
         for problem in problems:
             count = len(getattr(problem, tensor))
             draws = problem.rng.at(purpose).generator()
             passes = -(-settings.iterations * size // count)
-            order = torch.cat([torch.randperm(count, generator=draws) for _ in range(passes)])
-            rows.append(first + order[: settings.iterations * size].view(settings.iterations, size))
+            orders = [torch.randperm(count, generator=draws) for _ in range(max(passes, 1))]
+            taken = torch.cat(orders)[: settings.iterations * size]
+            rows.append(first + taken.view(settings.iterations, size))
             first += count
-        found.append(torch.stack(rows).to(problems[0].labels.device))
-    return found[0], found[1]
+        return torch.stack(rows).to(problems[0].labels.device)
+
+    knowledge_batch = settings.inner_steps * settings.inner_batch
+    return draw("real", settings.real_batch, "labels"), draw(
+        "knowledge", knowledge_batch, "knowledge_labels"
+    )
