@@ -5,7 +5,7 @@
 # *Time:* half a minute on two CPU cores. *Data:* scikit-learn's digits.
 #
 # A server cannot see its clients' data, so it cannot see who lies about them. It refuses uploads that cannot be honest
-# (`core.federation.uploads`: the declared form, finite numbers, no negative variance, no more samples than announced,
+# (`core.federation.validation`: the declared form, finite numbers, no negative variance, no more samples than announced,
 # a bound on the length of an update). What passes may still be hostile.
 
 # %% tags=["setup", "remove-cell"]

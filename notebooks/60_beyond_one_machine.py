@@ -163,7 +163,7 @@ Markdown(
 # side as one program: their sums have another order.)
 #
 # Before the server computes anything, an upload must have at most the bytes that its form allows, must answer the
-# question of this round, and passes the checks of `core.federation.uploads`. What fails is refused by name.
+# question of this round, and passes the checks of `core.federation.validation`. What fails is refused by name.
 #
 # Every method of this book runs so but centralized training, which needs the data themselves. FedIOD asks its clients
 # two questions in each step of its distillation, and one more for each step of the student on fresh images; a client

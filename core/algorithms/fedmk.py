@@ -176,9 +176,8 @@ class FedMK(condensing.Condensing):
 
     def upload_format(self, state: State) -> Format:
         """Knowledge in float32 and its labels, one byte each."""
-        data = state.task.dataset
-        most = data.num_classes * self.settings.images_per_class
-        return condensing.images_format(data, most, "float32"), {}
+        data, each = state.task.dataset, self.settings.images_per_class
+        return condensing.images_format(data, each, data.num_classes * each, "float32"), {}
 
     def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]

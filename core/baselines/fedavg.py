@@ -27,7 +27,7 @@ from core.federation import (
     State,
     SupervisedTraining,
     Task,
-    announced_samples,
+    each_once,
     learn,
     network_form,
     pack,
@@ -104,7 +104,7 @@ class FedAvg(OwnModels):
 
     def upload_format(self, state: State) -> Format:
         """A model of the same form, and the number of samples behind it."""
-        samples = Field((), torch.int64, low=1, total=announced_samples)
+        samples = Field((), torch.int64, low=1, total=each_once)
         return network_form(weights(state.tensors)), {"samples": samples}
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:

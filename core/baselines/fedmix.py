@@ -22,6 +22,7 @@ column "Initialization" of its Table 10.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import torch
@@ -190,14 +191,12 @@ def mixup_loss(
 
 
 def averages_format(state: State) -> dict[str, Field]:
-    """The form that a client's averages must have."""
+    """The form that a client's averages must have; a client with a single image has none."""
     data = state.task.dataset
-    most, classes = len(data.train), data.num_classes
+    rows = partial(Field, least=0, most=len(data.train))
     return {
-        "averages/images": Field(
-            (None, data.channels, data.size, data.size), torch.uint8, most=most
-        ),
-        "averages/labels": Field((None, classes), torch.float32, low=0, high=1, most=most),
+        "averages/images": rows((None, data.channels, data.size, data.size), torch.uint8),
+        "averages/labels": rows((None, data.num_classes), torch.float32, low=0, high=1),
     }
 
 

@@ -17,8 +17,9 @@ import attrs
 import torch
 
 from core.checks import one_of
+from core.families import condensing
 from core.families.one_shot import OneShot, OneShotSettings
-from core.federation import Client, Ledger, Message, State
+from core.federation import Client, Format, Ledger, Message, State
 from core.rng import Rng
 
 
@@ -50,6 +51,12 @@ class RandomSelection(OneShot):
     def broadcast(self, state: State, client_id: int) -> Message:
         """How many images of each class are wanted from this client."""
         return Message({}, {"wanted": state.meta["wanted"][str(client_id)]})
+
+    def upload_format(self, state: State) -> Format:
+        """8-bit images and their labels; of some clients none are wanted."""
+        data = state.task.dataset
+        most = data.num_classes * self.settings.images_per_class
+        return condensing.images_format(data, 0, most), {}
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Ask for numbers, then for images."""

@@ -5,6 +5,7 @@ learns from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import attrs
 import torch
@@ -163,16 +164,17 @@ def instance_convnet(task: Task, rng: Rng, width: int, depth: int) -> Classifier
 
 def upload_format(state: State, settings: Condensation, wire: str) -> dict[str, Field]:
     """What a client sends that condenses images of all its data: see `images_format`."""
-    data = state.task.dataset
+    data, least = state.task.dataset, settings.min_images
     # more than a client with all data would send
-    return images_format(data, len(data.train) + data.num_classes * settings.min_images, wire)
+    return images_format(data, least, len(data.train) + data.num_classes * least, wire)
 
 
-def images_format(data: Dataset, most: int, wire: str = "uint8") -> dict[str, Field]:
-    """At most so many images as they travel, and their labels, one byte a label."""
+def images_format(data: Dataset, least: int, most: int, wire: str = "uint8") -> dict[str, Field]:
+    """From `least` to `most` images as they travel, and their labels, one byte a label."""
+    rows = partial(Field, least=least, most=most)
     return {
-        "images": Field((None, data.channels, data.size, data.size), WIRE[wire], most=most),
-        "labels": Field((None,), torch.uint8, low=0, high=data.num_classes - 1, most=most),
+        "images": rows((None, data.channels, data.size, data.size), WIRE[wire]),
+        "labels": rows((None,), torch.uint8, low=0, high=data.num_classes - 1),
     }
 
 

@@ -120,10 +120,9 @@ class OneShot(Condensing):
         return Message({}, {"seed": state.meta["seed"]})
 
     def upload_format(self, state: State) -> Format:
-        """8-bit images and their labels, at most so many of every class."""
-        data = state.task.dataset
-        most = data.num_classes * self.settings.images_per_class
-        return condensing.images_format(data, most), {}
+        """8-bit images and their labels, so many of every class that a client has."""
+        data, each = state.task.dataset, self.settings.images_per_class
+        return condensing.images_format(data, each, data.num_classes * each), {}
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """Train a brand-new model on the merged images (Sec. 2.3); they stay in the state, with

@@ -3,7 +3,6 @@
 from core.federation.algorithm import CLASSIFICATION, EVERY_TASK, SERVER, Algorithm, State
 from core.federation.client import Client, Rows, distribute, owner
 from core.federation.dense import Dense, Reconstruction, Segmentation, task_of
-from core.federation.fields import LARGEST, Field, Format, announced_samples, network_form
 from core.federation.local_training import (
     LocalTraining,
     OutputObjective,
@@ -18,7 +17,15 @@ from core.federation.runtime import Runtime
 from core.federation.schedule import Schedule
 from core.federation.task import OwnTest, Task
 from core.federation.tensors import pack
-from core.federation.uploads import UploadError, announce, validate_uploads
+from core.federation.validation import (
+    LARGEST,
+    Field,
+    Format,
+    UploadError,
+    each_once,
+    network_form,
+    validate_uploads,
+)
 
 __all__ = [
     "CLASSIFICATION",
@@ -45,10 +52,9 @@ __all__ = [
     "SupervisedTraining",
     "Task",
     "UploadError",
-    "announce",
-    "announced_samples",
     "check_serves",
     "distribute",
+    "each_once",
     "learn",
     "network_form",
     "owner",

@@ -32,11 +32,10 @@ from torch import nn
 
 from core.errors import InputError
 from core.federation.client import Client
-from core.federation.fields import Format
 from core.federation.message import Ledger, Message
 from core.federation.schedule import Schedule
 from core.federation.task import Task
-from core.federation.uploads import announce, validate_uploads
+from core.federation.validation import Format, check_announced, validate_uploads
 from core.progress import counted
 from core.rng import Rng
 
@@ -233,7 +232,7 @@ class Algorithm:
         Every upload of every algorithm comes by here before anything is computed from it.
         """
         announced = {
-            client.id: announce(client.id, len(client), len(client.task.dataset.train))
+            client.id: check_announced(client.id, len(client), len(client.task.dataset.train))
             for client in clients
         }
         return validate_uploads(

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from core import metrics, models
 from core.data import Dataset, Split
 from core.errors import InputError
-from core.federation.fields import Field
 from core.federation.runtime import Runtime
 from core.federation.task import Task
+from core.federation.validation import Field
 
 
 class Dense(Task):

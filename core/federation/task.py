@@ -13,9 +13,9 @@ from torch import nn
 from core import metrics, models
 from core.data import Dataset, Split
 from core.errors import InputError
-from core.federation.fields import Field, announced_samples
 from core.federation.runtime import Runtime
 from core.federation.tensors import unpack
+from core.federation.validation import Field
 from core.models import Classifier
 from core.rng import Rng
 from core.training import cross_entropy
@@ -99,10 +99,8 @@ class Task:
         `class_counts` counts it.
         """
 
-        def of_images(samples: int) -> int:
-            return announced_samples(samples) * self.predictions
-
-        return Field((self.dataset.num_classes,), torch.int64, low=0, total=total or of_images)
+        total = total or (lambda samples: samples * self.predictions)
+        return Field((self.dataset.num_classes,), torch.int64, low=0, total=total)
 
     def class_counts(self, labels: torch.Tensor) -> torch.Tensor:
         """How often each class occurs, (C,) int64."""

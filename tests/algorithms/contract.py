@@ -213,6 +213,8 @@ def hostile_tensors(name: str, tensor: torch.Tensor, field: Field) -> Iterator[t
             else [field.most + 1 if axis == number else n for number, n in enumerate(shape)]
         )
         yield f"too long along {axis}", tensor.new_zeros(()).expand(rows)
+        if length is None and field.least:
+            yield f"too few along {axis}", tensor[: field.least - 1]
         if length:
             yield f"too short along {axis}", tensor.new_zeros(_longer(shape, axis, -1))
     if not tensor.numel():

@@ -101,7 +101,9 @@ def conforms(
         values = tensor.double().numpy()
         for length, wanted in zip(values.shape, field.shape, strict=True):
             rows |= {length} if wanted is None else set()
-            if length != wanted and (wanted is not None or length > field.most):
+            if length != wanted and wanted is not None:
+                return False
+            if wanted is None and not field.least <= length <= field.most:
                 return False
         limit = 1e6 if field.dtype.is_floating_point else math.inf
         low, high = max(field.low, -limit), min(field.high, limit)
