@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from core.errors import InputError, one_line
 
@@ -33,6 +33,16 @@ class FileError(InputError):
 
 class Busy(FileError):
     """Another process is at it."""
+
+
+def path_of(given: str | os.PathLike[str] | None) -> Path | None:
+    """A path that somebody gives, as text or as a path; `~` is home. Raises InputError where there is
+    no such home.
+    """
+    try:
+        return None if given is None else Path(given).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{given}: {error}") from None
 
 
 def read_bounded(path: Path, most: int, what: str) -> bytes:
@@ -107,10 +117,19 @@ def make_folder(path: Path, name: str) -> None:
         raise InputError(f"{name} {path} cannot be written: you may not write there")
 
 
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Have `write` make a file beside `path` and move it to its place: after a kill at any moment
+def create(path: Path, mode: int = 0o666) -> BinaryIO:
+    """A file that is made anew, open for bytes: what lies at its place is removed, and no link, pipe
+    or file of somebody else that is put there meanwhile is written to.
+    """
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, mode), "wb")
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o666) -> None:
+    """Have `write` fill a file beside `path` and move it to its place: after a kill at any moment
     the old or the new file is there, whole. One writer at a time: the file beside it has one name, so
-    that a killed writer's is written over.
+    that a killed writer's is removed.
 
     Raises FileError where it cannot be written; what was there stays.
     """
@@ -119,7 +138,8 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         if path.is_dir():
             raise IsADirectoryError(21, "a folder of that name is in the way")
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(part)
+        with create(part, mode) as file:
+            write(file)
         part.replace(path)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -134,7 +154,7 @@ def write_json(path: Path, content: Any) -> None:
     finite.
     """
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def write_tensors(
@@ -150,14 +170,7 @@ def write_tensors(
     from safetensors.torch import save
 
     content = save(dict(tensors), dict(metadata))
-
-    def write(part: Path) -> None:
-        if secret:
-            part.unlink(missing_ok=True)
-            part.touch(mode=0o600)
-        part.write_bytes(content)
-
-    write_whole(path, write)
+    write_whole(path, lambda file: file.write(content), 0o600 if secret else 0o666)
 
 
 def read_tensors(

@@ -39,23 +39,19 @@ class Bar:
         """A round has ended. One that a checkpoint had says nothing about the time left."""
         name = headline(result.metrics)
         tested = {name: f"{100 * result.metrics[name]:.1f}%"} if name else {}
-        self._last = tested | {
-            "up": f"{result.up / 2**20:.1f}MB",
-            "down": f"{result.down / 2**20:.1f}MB",
-        }
+        sent = {"up": result.up, "down": result.down}
+        self._last = tested | {way: f"{count / 2**20:.1f}MB" for way, count in sent.items()}
         if result.held:  # the rate is that of the rounds to come
             self._bar.initial = self._bar.n = self._bar.last_print_n = result.round
             self._bar.start_t = self._bar.last_print_t = time.time()
-            self._bar.set_postfix(self._last)
-            return
         self._bar.set_postfix(self._last)
-        self._bar.update()
+        if not result.held:
+            self._bar.update()
 
     def tell(self, stages: Sequence[Stage]) -> None:
         """The loops that run now, for `core.progress.heard`; those of one step say nothing."""
-        now = time.monotonic()
-        if now - self._told < self._every:
+        if time.monotonic() - self._told < self._every:
             return
-        self._told = now
+        self._told = time.monotonic()
         doing = ", ".join(str(stage) for stage in stages if stage.total > 1)
         self._bar.set_postfix(({"now": doing} if doing else {}) | self._last)

@@ -112,6 +112,17 @@ class Experiment(Schedule):
         return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids under which its record may be found: a whole Dirichlet concentration may have been
+        written as 1 or as 1.0, which are two ids.
+        """
+        alpha = self.partition.get("alpha")
+        if not isinstance(alpha, (int, float)) or alpha != int(alpha):
+            return (self.id,)
+        other = float(alpha) if isinstance(alpha, int) else int(alpha)
+        return self.id, attrs.evolve(self, partition={**self.partition, "alpha": other}).id
+
+    @property
     def schedule(self) -> Schedule:
         """What the round loop goes by."""
         return Schedule(

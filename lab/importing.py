@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
 
-from core.errors import InputError
-from lab import schema
+from core import models
+from core.errors import InputError, brief, unknown
+from core.files import path_of
 from lab.experiment import Experiment
 from lab.record import ADHOC, RESULTS, Record, records
 from lab.table import TableSpec
@@ -25,7 +27,7 @@ class Imported:
     unfinished: int
 
 
-def import_records(folder: Path, root: Path | None = None) -> Imported:
+def import_records(folder: str | Path, root: Path | None = None) -> Imported:
     """Copy complete records from a folder that `run --out` filled into the book's. Records already
     there are kept. One that was not run as a cell of a table goes to the paper in whose table it
     stands, if there is one.
@@ -34,7 +36,7 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     run, belongs to an algorithm that is not here, was measured on other data than the book's, or has
     another name than its experiment; nothing is copied then.
     """
-    found = [_checked(path) for path in _below(folder)]
+    found = [(path, _checked(path)) for path in _below(folder)]
     here = records(root)
     _of_the_same_data(found, here)
     complete = [(path, record) for path, record in found if record.status == "complete"]
@@ -42,11 +44,11 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     papers = _papers([record.experiment for _, record in strange])
     fresh = dict[str, tuple[Path, Record]]()
     for path, record in strange:
-        paper = path.parent.name
-        paper = papers.get(record.experiment.id, ADHOC) if paper == ADHOC else paper
+        paper, name = path.parent.name, record.experiment.id
+        paper = papers.get(name, ADHOC) if paper == ADHOC else paper
         home = (root or RESULTS) / paper / path.name
         if not (home.exists() and Record.load(home).status == "complete"):
-            fresh[record.experiment.id] = home, record
+            fresh[name] = home, record
     for home, record in fresh.values():
         record.save(home)
     return Imported(
@@ -57,7 +59,7 @@ def import_records(folder: Path, root: Path | None = None) -> Imported:
     )
 
 
-def beside_the_book(folder: Path) -> dict[str, Record]:
+def beside_the_book(folder: str | Path) -> dict[str, Record]:
     """The book's records, and complete ones of a folder that `run --out` filled, by id; the book's
     count where both have one. Raises InputError as `records_below`, and for a record that was measured
     on other data than the book's.
@@ -70,14 +72,14 @@ def beside_the_book(folder: Path) -> dict[str, Record]:
 
 
 def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, Record]) -> None:
-    """Raise InputError for a record whose data set, or file of a split, is another one than that which
-    the book's records have under its name: their means would be of two things.
+    """Raise InputError for a record that was measured on a data set, or a file of a split, which is
+    another one under this name in the book's records: their means would be of two things.
     """
     known = dict[str, str]()
     for record in here.values():
-        known |= _inputs(record)
+        known |= record.fingerprints
     for path, record in found:
-        for name, digest in _inputs(record).items():
+        for name, digest in record.fingerprints.items():
             if known.setdefault(name, digest) != digest:
                 raise InputError(
                     f"the record {path} was measured on other data than other records have under the "
@@ -86,21 +88,16 @@ def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, R
                 )
 
 
-def _inputs(record: Record) -> dict[str, str]:
-    """The hashes of what a record was measured on, by the name of the data set and of its split's file."""
-    file = record.experiment.partition.get("file")
-    split = {str(file): record.split} if file and record.split else {}
-    return {record.experiment.dataset: record.fingerprint, **split}
-
-
-def records_below(folder: Path) -> list[Record]:
+def records_below(folder: str | Path) -> list[Record]:
     """All records in a folder that `run --out` filled, or in one called `adhoc` in it, those of
     unfinished runs too. Raises InputError when there is none, or one of them is damaged.
     """
     return [Record.load(path) for path in _below(folder)]
 
 
-def _below(folder: Path) -> list[Path]:
+def _below(given: str | Path) -> list[Path]:
+    folder = path_of(given)
+    assert folder is not None
     if folder.is_file():
         raise InputError(f"{folder} is a file; give the folder that was given to run as --out")
     paths = sorted(folder.glob("*.json" if folder.name == ADHOC else "*/*.json"))
@@ -117,20 +114,45 @@ def _below(folder: Path) -> list[Path]:
 
 def _papers(runs: Sequence[Experiment]) -> dict[str, str]:
     """Of runs by their settings, by id: the paper in whose table they stand. The others are not there."""
-    profiles, ids = {run.profile for run in runs}, {run.id for run in runs}
+    names = {name: run.id for run in runs for name in run.ids}
+    profiles = {run.profile for run in runs}
     cells = (cell for spec in TableSpec.all() for one in profiles for cell in spec.cells(one))
-    return {run.id: cell.paper for cell in cells for run in cell.experiments if run.id in ids}
+    asked = ((run.id, cell.paper) for cell in cells for run in cell.experiments)
+    return {names[name]: paper for name, paper in asked if name in names}
 
 
-def _checked(path: Path) -> tuple[Path, Record]:
+def _checked(path: Path) -> Record:
     """A record that comes from elsewhere."""
     record = Record.load(path, "import takes the folder that was given to run as --out")
     try:
-        schema.check_settings(record)
+        check_settings(record)
     except InputError as error:
         raise InputError(f"the record {path} does not fit this code: {error}") from None
     if path.stem != record.experiment.id:
         raise InputError(f"the record {path} must be called {record.experiment.id}.json")
     if not re.fullmatch("[a-z0-9_]{1,40}", path.parent.name):
         raise InputError(f"the record {path} lies in a folder that is not named after a paper")
-    return path, record
+    return record
+
+
+def check_settings(record: Record) -> None:
+    """Raise InputError where the algorithm or the network is not known here, or the record's
+    settings are not those that its experiment asks for.
+
+    A record may lack a setting that came later, if its experiment does not state it.
+    """
+    experiment = record.experiment
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", experiment.dataset):
+        raise InputError(f"dataset must be a name, not {brief(experiment.dataset)}")
+    if experiment.model not in models.every_name():
+        raise unknown("model", experiment.model, models.every_name())
+    asked = json.loads(json.dumps(attrs.asdict(experiment.new_algorithm().settings)))
+    for name in (*record.settings, *experiment.settings):
+        if name not in asked:
+            raise unknown(f"setting of {experiment.algorithm}", name, asked)
+        value = record.settings.get(name)
+        if name not in record.settings or value != asked[name]:
+            raise InputError(
+                f"setting {name} must be {brief(asked[name])}, as its experiment says, not "
+                f"{brief(value)}"
+            )

@@ -16,7 +16,7 @@ from core import algorithms, data
 from core.data.partition import written
 from core.errors import InputError, no_such, one_line
 from core.federation import Runtime
-from core.files import alone
+from core.files import alone, path_of
 from lab.experiment import PROFILES, Experiment
 from lab.forms import TABLES
 from lab.record import (
@@ -25,29 +25,30 @@ from lab.record import (
     RESULTS,
     Record,
     book_files,
+    find,
     reckoning,
     records,
-    split_fingerprint,
+    split_digest,
 )
-from lab.running import clean_up, make_clients, make_task, run
+from lab.running import clean_up, run
 from lab.source import check_code, code_version
 from lab.table import Cell, TableSpec, same_name
 
 
 @attrs.frozen
 class Pending:
-    """A run that a table waits for. `cells` are the addresses of those it fills, as `--cell` takes
-    them; `missing` says why it cannot run here, if so. `core_seconds` of one core is what the same
-    run took on a CPU with other seeds, their median; None where there is none. `answered` says that all its
-    cells are complete with a larger budget.
-    """
+    """A run that a table waits for."""
 
     experiment: Experiment
     paper: str
+    #: the addresses of the cells that it fills, as `--cell` takes them
     cells: tuple[str, ...]
     priority: int
+    #: why it cannot run here, if so
     missing: str | None = None
+    #: seconds of one core that the same run took on a CPU with other seeds, their median
     core_seconds: float | None = None
+    #: whether all its cells are complete with a larger budget
     answered: bool = False
 
 
@@ -70,16 +71,15 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     found: dict[str, Pending] = {}
     for cell, answered in _wanted(profile, only, done):
         for one in cell.experiments:
-            if one.id in done or elsewhere(one):
+            if find(done, one) or elsewhere(one):
                 continue
-            if before := found.get(one.id):
-                cells, both = (*before.cells, cell.address), before.answered and answered
-                found[one.id] = attrs.evolve(before, cells=cells, answered=both)
-                continue
-            missing, cost = _missing(one, here), took.get(seedless(one))
-            found[one.id] = Pending(
-                one, cell.paper, (cell.address,), cell.priority, missing, cost, answered
+            before = found.get(one.id) or Pending(
+                *(one, cell.paper, (), cell.priority, _missing(one, here)),
+                core_seconds=took.get(seedless(one)),
+                answered=answered,
             )
+            cells, both = (*before.cells, cell.address), before.answered and answered
+            found[one.id] = attrs.evolve(before, cells=cells, answered=both)
 
     def urgency(one: Pending) -> tuple[bool, bool, int, int, str]:
         seed, away = one.experiment.seed, one.missing is not None
@@ -104,7 +104,7 @@ def _wanted(
             continue  # a table or a cell is named, and it is none of this table
         cells = [cell for cell in spec.cells(profile) if only is None or _named(cell, only)]
         named = named or bool(cells)
-        if profile not in spec.run_at and "/" not in (only or "").strip("/"):
+        if profile not in spec.run_at and "/" not in part:
             continue
         answered = _answered(spec, profile, done) if cells else set()
         for cell in cells:
@@ -122,9 +122,8 @@ def _wanted(
 def _named(cell: Cell, only: str) -> bool:
     """Whether a cell belongs to a paper, a table or an algorithm, or is the one that is named."""
     above = itertools.accumulate(cell.address.split("/"), "{}/{}".format)
-    return any(same_name(only, one) for one in above) or only.strip("/").casefold() in {
-        experiment.algorithm for experiment in cell.experiments
-    }
+    algorithm = cell.experiments[0].algorithm
+    return any(same_name(only, one) for one in above) or only.strip("/").casefold() == algorithm
 
 
 def _answered(spec: TableSpec, profile: str, done: Mapping[str, Record]) -> set[str]:
@@ -134,32 +133,28 @@ def _answered(spec: TableSpec, profile: str, done: Mapping[str, Record]) -> set[
         cell.address
         for budget in larger
         for cell in spec.cells(budget)
-        if cell.experiments and not cell.cut and all(run.id in done for run in cell.experiments)
+        if not cell.cut and all(find(done, run) for run in cell.experiments)
     }
 
 
 def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
-    """Why an experiment cannot begin where these data sets are; None if it can."""
-    if experiment.dataset not in here:
-        return _absent(experiment.dataset)
-    file = written(experiment.partition)
-    return None if file is None or file.is_file() else f"the split file {file} is not here"
-
-
-def _absent(dataset: str) -> str:
-    """That a data set is not here, and of a name that this package does not know the nearest one."""
+    """Why an experiment cannot begin where these data sets are, with the nearest name for one that
+    nobody knows; None if it can.
+    """
+    name, file = experiment.dataset, written(experiment.partition)
+    if name in here:
+        return None if file is None or file.is_file() else f"the split file {file} is not here"
     try:
-        own = data.is_own(dataset)
+        if not data.is_own(name):
+            return f"the data set {name} is not here"
     except InputError as error:
         return str(error)
-    if not own:
-        return f"the data set {dataset} is not here"
-    return no_such("data set", dataset, sorted(info.name for info in data.available()))
+    return no_such("data set", name, sorted(info.name for info in data.available()))
 
 
 def recorded_elsewhere(done: Mapping[str, Record]) -> Callable[[Experiment], bool]:
     """Of an experiment, whether some profile has the very same run among complete records."""
-    return lambda one: any(attrs.evolve(one, profile=name).id in done for name in PROFILES)
+    return lambda one: any(find(done, attrs.evolve(one, profile=name)) for name in PROFILES)
 
 
 def seedless(experiment: Experiment) -> str:
@@ -191,7 +186,7 @@ def measure(
     experiment: Experiment,
     paper: str,
     *,
-    out: Path | None = None,
+    out: str | Path | None = None,
     runtime: Runtime | None = None,
     progress: bool = False,
     deadline: float | None = None,
@@ -209,6 +204,7 @@ def measure(
     where a record is complete but the user's own data set or split file has changed since, and where
     its file holds another run.
     """
+    out = path_of(out)
     path, checkpoint = places(experiment, paper, out)
     apart, old = out is not None or paper == ADHOC, path.with_name(f"{path.name}.old")
     files = [path, *(() if apart else book_files(f"{experiment.id}.json"))]
@@ -279,23 +275,20 @@ def _same_input(record: Record, path: Path) -> None:
     """Raise InputError where what a name stands for is no longer what the record was measured on: a
     split file, or a data set that is the user's own or was made here.
     """
-    experiment, changed = record.experiment, None
-    if record.split and split_fingerprint(experiment) not in ("", record.split):
-        if experiment.dataset in data.present_names():
-            # a mistake in the file says more than that it has changed
-            make_clients(experiment, make_task(experiment))
-        changed = f"the split file {experiment.partition['file']}"
-    elif (
-        data.is_made_here(experiment.dataset)
-        and experiment.dataset in data.present_names()
-        and make_task(experiment).dataset.fingerprint != record.fingerprint
-    ):
-        changed = f"the data set {experiment.dataset}"
-    if changed:
-        raise InputError(
-            f"{changed} has changed since this run was measured; give another folder as --out, or "
-            f"delete {path}"
-        )
+    experiment, here = record.experiment, data.present_names()
+    now = {
+        name: data.load(name).fingerprint
+        for name in record.fingerprints.keys() & here
+        if data.is_made_here(name)
+    }
+    if (split := split_digest(experiment)) is not None:
+        now[str(experiment.partition["file"])] = split
+    for name, digest in now.items():
+        if record.fingerprints.get(name, digest) != digest:
+            raise InputError(
+                f"{name} has changed since this run was measured; give another folder as --out, or "
+                f"delete {path}"
+            )
 
 
 def _tried(experiment: Experiment, paper: str, out: Path | None) -> Record | None:

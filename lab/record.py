@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
+from pydantic_core import from_json
 
+from core import data
 from core.data import partition
+from core.data.auxiliary import FRAMED_DIGITS, PHOTOGRAPHS
 from core.errors import InputError, brief
-from core.federation import RoundResult, Task
-from core.files import read_json, write_json
+from core.federation import Algorithm, RoundResult, Task
+from core.files import path_of, read_bounded, write_json
 from lab import schema
 from lab.experiment import Experiment
-from lab.source import code_version
+from lab.source import REPOSITORY, code_version
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 #: where records are kept: `<paper>/<experiment id>.json`
 RESULTS = REPOSITORY / "book" / "results"
 #: the folder, beside those of papers, for runs that no table asks for
@@ -42,6 +46,7 @@ class Record:
 
     experiment: Experiment
     settings: dict[str, Any]
+    #: SHA-256 of the data set
     fingerprint: str
     environment: dict[str, Any]
     code: str
@@ -53,9 +58,13 @@ class Record:
     #: the most bytes held at once, also before it was resumed: by tensors on a GPU, by the whole
     #: process on a CPU, on macOS also before the run began; 0: not measured
     peak_memory: int = 0
-    #: SHA-256 of the file in which the partition is written down; "": it is drawn, or the record is
-    #: older than this field
-    split: str = ""
+    #: SHA-256 of what the run reads beside the data set, by name; a record may be older than this
+    inputs: dict[str, str] = attrs.field(factory=dict)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """SHA-256 of all that the run reads, by name: the data set, an auxiliary set, a split file."""
+        return {self.experiment.dataset: self.fingerprint, **self.inputs}
 
     def add(self, result: RoundResult) -> None:
         """Enter the next round. Raises InputError, and enters nothing, for one that no record can
@@ -63,9 +72,17 @@ class Record:
         """
         rounds, metrics = [*self.rounds, result.row()], dict(result.metrics)
         totals = {"up": result.ledger.total("up"), "down": result.ledger.total("down")}
-        after = attrs.evolve(self, rounds=rounds, metrics=metrics, bytes=totals)
-        schema.check(after, since=len(self.rounds))
+        attrs.evolve(self, rounds=rounds, metrics=metrics, bytes=totals).check()
         self.rounds, self.metrics, self.bytes = rounds, metrics, totals
+
+    def check(self) -> None:
+        """Raise InputError, naming the field, for a record that no run can have written."""
+        schema.check(self._fields(), self.experiment, self.experiment.partition)
+
+    def _fields(self) -> dict[str, Any]:
+        fields = attrs.asdict(self, recurse=False)
+        del fields["experiment"]
+        return fields
 
     def sent(self, *ways: str) -> int:
         """Bytes of all kinds that all clients sent ("up") and were sent ("down"); both by default."""
@@ -84,11 +101,11 @@ class Record:
 
     def save(self, path: Path) -> None:
         """Write the record atomically. Raises FileError when it cannot be written, and InputError for
-        what `load` would not take; `add` has checked the rounds of one that is "running".
+        what `load` would not take.
         """
-        schema.check(self, since=len(self.rounds) if self.status == "running" else 0)
-        data = attrs.asdict(self, recurse=False) | {"experiment": self.experiment.to_dict()}
-        write_json(path, {"id": self.experiment.id, **data})
+        self.check()
+        experiment = {"id": self.experiment.id, "experiment": self.experiment.to_dict()}
+        write_json(path, experiment | self._fields())
 
     @classmethod
     def load(cls, path: Path, advice: str = MEND) -> Record:
@@ -96,36 +113,34 @@ class Record:
         is damaged, was changed or cannot come from a run.
         """
         try:
-            data = read_json(path, LARGEST, "record")
+            data = from_json(read_bounded(path, LARGEST, "record"), allow_inf_nan=False)
         except InputError as error:
             raise InputError(f"{error}; {advice}") from None
+        except ValueError as error:
+            raise InputError(f"the record {path} is damaged: {error}; {advice}") from None
         if not (isinstance(data, dict) and isinstance(data.get("experiment"), dict)):
             raise InputError(f"{path} is no record of a run; {advice}")
-        if later := _later_fields(data):
+        experiment = data.pop("experiment")
+        if split := data.pop("split", ""):  # as the only input beside the data set was called
+            data["inputs"] = {str(experiment.get("partition", {}).get("file")): split}
+        known = {"id"} | set(attrs.fields_dict(cls)), set(attrs.fields_dict(Experiment))
+        if later := sorted((set(data) - known[0]) | (set(experiment) - known[1])):
             raise InputError(
-                f"the record {path} has what this version of the package does not know ({later}): it "
-                "was written by a newer one; update this one"
+                f"the record {path} has what this version of the package does not know "
+                f"({', '.join(map(brief, later))}): it was written by a newer one; update this one"
             )
         try:
-            experiment = Experiment.from_dict(data.pop("experiment"))
-            identifier = data.pop("id")
-            record = cls(experiment=experiment, **data)
-            schema.check(record)
+            name = data.pop("id")
+            record = cls(experiment=Experiment.from_dict(experiment), **data)
+            record.check()
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"the record {path} is damaged: {error}; {advice}") from None
-        if identifier != experiment.id:
+        if name != record.experiment.id:
             raise InputError(
-                f"the record {path} says it is {brief(identifier)}, but its experiment is "
-                f"{experiment.id}"
+                f"the record {path} says it is {brief(name)}, but its experiment is "
+                f"{record.experiment.id}"
             )
         return record
-
-
-def _later_fields(data: Mapping[str, Any]) -> str:
-    """The names in a record, and in its experiment, that are no field here."""
-    known = {"id"} | set(attrs.fields_dict(Record))
-    stated = set(data["experiment"]) - set(attrs.fields_dict(Experiment))
-    return ", ".join(brief(name) for name in sorted((set(data) - known) | stated))
 
 
 def reckoning(environment: Mapping[str, Any]) -> dict[str, str]:
@@ -138,31 +153,50 @@ def reckoning(environment: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(environment.get(name)) for name in ("torch", "device", "precision", *sums)}
 
 
-def split_fingerprint(experiment: Experiment) -> str:
-    """SHA-256 of the file in which a partition is written down; "" for one that is drawn, and where
-    the file is missing.
+def split_digest(experiment: Experiment) -> str | None:
+    """SHA-256 of the file in which a partition is written down; None where it is drawn, and where
+    there is no such file.
     """
-    path = partition.written(experiment.partition)
-    if path is None or not path.is_file():
-        return ""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    file = partition.written(experiment.partition)
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file and file.is_file() else None
 
 
-def new_record(experiment: Experiment, task: Task) -> Record:
-    """An empty record of an experiment on this machine."""
+def inputs(experiment: Experiment, algorithm: Algorithm) -> dict[str, str]:
+    """SHA-256 of what a run reads beside its data set, by name: the auxiliary set of its algorithm, and
+    the file in which its partition is written down. What the program makes has none.
+    """
+    found, split = {}, split_digest(experiment)
+    if split is not None:
+        found[str(experiment.partition["file"])] = split
+    auxiliary = getattr(algorithm.settings, "auxiliary", PHOTOGRAPHS)
+    if auxiliary not in (PHOTOGRAPHS, FRAMED_DIGITS):
+        found[auxiliary] = data.load(auxiliary).fingerprint
+    return found
+
+
+def new_record(experiment: Experiment, task: Task, algorithm: Algorithm | None = None) -> Record:
+    """An empty record of an experiment on this machine; its settings are those of the algorithm that
+    runs, by default the experiment's.
+    """
+    algorithm = algorithm or experiment.new_algorithm()
     return Record(
         experiment=experiment,
-        settings=attrs.asdict(experiment.new_algorithm().settings),
+        settings=attrs.asdict(algorithm.settings),
         fingerprint=task.dataset.fingerprint,
         environment=task.runtime.describe(),
         code=code_version(experiment.algorithm),
-        split=split_fingerprint(experiment),
+        inputs=inputs(experiment, algorithm),
     )
 
 
 def book_files(pattern: str = "*.json") -> list[Path]:
     """The files of the book's records: runs of no table are none of it until they are imported."""
     return sorted(path for path in RESULTS.glob(f"*/{pattern}") if path.parent.name != ADHOC)
+
+
+def find(known: Mapping[str, Record], experiment: Experiment) -> Record | None:
+    """The record of an experiment among some by id, if there is one; see `Experiment.ids`."""
+    return next((known[name] for name in experiment.ids if name in known), None)
 
 
 class Records(Mapping[str, Record]):
@@ -200,35 +234,27 @@ class Records(Mapping[str, Record]):
         return found
 
 
-def records(root: Path | None = None) -> Records:
+def records(root: str | Path | None = None) -> Records:
     """All complete records below a folder, by experiment id; by default those of the book.
 
     A file is read again only when it has changed: do not change what is returned. Reading one raises
     InputError as `Record.load` does, and where it is not called by its record's id.
     """
-    return Records(book_files() if root is None else sorted(root.glob("*/*.json")))
-
-
-#: files that were read, as they were then
-_READ: dict[Path, tuple[tuple[int, ...], Record]] = {}
+    folder = path_of(root)
+    return Records(book_files() if folder is None else sorted(folder.glob("*/*.json")))
 
 
 def _unchanged(path: Path) -> Record:
-    """A record as `Record.load` gives it; its file is read again only when it has changed. Raises
-    InputError for a file of another name than its experiment's, too.
-    """
-    stamp = _stamp(path)
-    if path not in _READ or _READ[path][0] != stamp:
-        record = Record.load(path)
-        if record.experiment.id != path.stem:
-            raise InputError(f"the record {path} must be called {record.experiment.id}.json")
-        _READ[path] = stamp, record
-    return _READ[path][1]
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes whenever a file is replaced or written."""
+    """A record as `Record.load` gives it; its file is read again only when it has changed."""
+    stamp: os.stat_result | None = None
     with contextlib.suppress(OSError):  # reading it says what is wrong
-        found = path.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-    return ()
+        stamp = path.stat()
+    return _read(path, stamp and (stamp.st_ino, stamp.st_size, stamp.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=2**15)
+def _read(path: Path, _stamp: object) -> Record:
+    record = Record.load(path)
+    if record.experiment.id != path.stem:
+        raise InputError(f"the record {path} must be called {record.experiment.id}.json")
+    return record

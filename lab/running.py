@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,26 +15,17 @@ from core import data, federation
 from core.errors import InputError, one_line
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.federation.interrupts import kept_interrupts
-from core.files import FileError
+from core.files import FileError, path_of
 from core.privacy.membership import LikelihoodRatio
 from core.progress import heard
 from core.rng import Rng
-from lab.attack import (
-    Outcome,
-    OutOfTime,
-    attack,
-    check_can_be_attacked,
-    earlier,
-)
+from lab.attack import OutOfTime, attack, check_can_be_attacked, earlier
 from lab.bar import Bar
 from lab.experiment import Experiment
-from lab.record import (
-    Record,
-    new_record,
-    reckoning,
-    split_fingerprint,
-)
+from lab.record import Record, inputs, new_record, reckoning
 from lab.source import check_code, code_version
+
+AnyPath = str | os.PathLike[str]
 
 
 def make_task(experiment: Experiment, runtime: Runtime | None = None) -> Task:
@@ -79,7 +71,7 @@ def rounds(
     task: Task | None = None,
     clients: Sequence[Client] | None = None,
     algorithm: Algorithm | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: AnyPath | None = None,
     deadline: float | None = None,
 ) -> Iterator[RoundResult]:
     """Run an experiment round by round; see `core.federation.rounds`. Where it states an attack, the
@@ -95,27 +87,22 @@ def rounds(
     if experiment.attack:
         check_can_be_attacked(task, algorithm)
     clients = make_clients(experiment, task) if clients is None else clients
-    key, seed = _key(experiment, task), experiment.seed
+    key, seed, saved = _key(experiment, task, algorithm), experiment.seed, path_of(checkpoint)
     fresh = [client.copy() for client in clients] if experiment.attack else []
-    if checkpoint and not checkpoint.exists():  # what an attack left is of another run
-        _remove(*_beside(checkpoint))
-    for result in federation.rounds(algorithm, task, clients, seed, checkpoint=checkpoint, key=key):
+    if saved and not saved.exists():  # what an attack left is of another run
+        _remove(*_beside(saved))
+    for result in federation.rounds(algorithm, task, clients, seed, checkpoint=saved, key=key):
         if not experiment.attack or result.round < experiment.rounds:
             yield result
             continue
-        how, kept = LikelihoodRatio(**experiment.attack), checkpoint and _beside(checkpoint)[0]
-        told = {"kept": kept, "key": json.dumps(key), "in_time": _in_time(deadline)}
+        how, files = LikelihoodRatio(**experiment.attack), saved and _beside(saved)[0]
+        told = {"kept": files, "key": json.dumps(key), "in_time": _in_time(deadline)}
         try:
             found = attack(algorithm, task, fresh, seed, how, **told)  # type: ignore[arg-type]
         except OutOfTime:
             return
-        yield _attacked(result, found)
-
-
-def _attacked(result: RoundResult, found: Outcome) -> RoundResult:
-    """The last round, with what an attack on the experiment found among its metrics."""
-    seconds = result.seconds | {"attack": found.seconds}
-    return attrs.evolve(result, metrics=result.metrics | found.metrics(), seconds=seconds)
+        seconds = result.seconds | {"attack": found.seconds}
+        yield attrs.evolve(result, metrics=result.metrics | found.metrics(), seconds=seconds)
 
 
 def _beside(checkpoint: Path) -> tuple[Path, Path]:
@@ -136,12 +123,13 @@ def _remove(*paths: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _key(experiment: Experiment, task: Task) -> dict[str, str]:
+def _key(experiment: Experiment, task: Task, algorithm: Algorithm) -> dict[str, str]:
     """All that must be the same when a run goes on, for its record to be that of one run."""
     return {
         "experiment": experiment.id,
+        "settings": json.dumps(attrs.asdict(algorithm.settings)),
         "data": task.dataset.fingerprint,
-        "split": split_fingerprint(experiment),
+        **{f"input {name}": digest for name, digest in inputs(experiment, algorithm).items()},
         "code": code_version(experiment.algorithm),
         **reckoning(task.runtime.describe()),
     }
@@ -154,8 +142,8 @@ def run(
     task: Task | None = None,
     clients: Sequence[Client] | None = None,
     algorithm: Algorithm | None = None,
-    record: Path | None = None,
-    checkpoint: Path | None = None,
+    record: AnyPath | None = None,
+    checkpoint: AnyPath | None = None,
     progress: bool = False,
     deadline: float | None = None,
     notes: list[str] | None = None,
@@ -163,7 +151,8 @@ def run(
     """Run an experiment and return its `Record`.
 
     Args:
-        task, clients, algorithm: as in `rounds`; `runtime` is that of a task that is made here.
+        task, clients, algorithm: as in `rounds`; `runtime` is that of a task that is made here. The
+            record has the settings of the algorithm that ran.
         record: the file that keeps the record; it is written after every round, atomically.
         checkpoint: the file to resume from; it is removed when the run is complete.
         progress: show a bar with round, accuracy, traffic and time left.
@@ -176,68 +165,69 @@ def run(
     where a file cannot be written, the package has changed since this process began, or the
     checkpoint was computed with other code, in another precision or on another kind of machine.
     """
+    path, saved = path_of(record), path_of(checkpoint)
     task = task or make_task(experiment, runtime)
     algorithm = algorithm or experiment.new_algorithm()
     # a method for other data and a partition that cannot be made are mistakes, and leave no record
     federation.check_serves(algorithm, task)
     clients = make_clients(experiment, task) if clients is None else clients
-    kept = new_record(experiment, task)
-    kept.notes = kept.notes if notes is None else notes
+    found = new_record(experiment, task, algorithm)
+    found.notes = found.notes if notes is None else notes
     task.runtime.forget_peak_memory()
     results = rounds(
         experiment,
         task=task,
         clients=clients,
         algorithm=algorithm,
-        checkpoint=checkpoint,
+        checkpoint=saved,
         deadline=deadline,
     )
-    if _taken(results, kept, task.runtime, record, progress, deadline):
-        kept.status = "complete"
-        if record:
-            kept.save(record)
-        if checkpoint:
-            clean_up(checkpoint)
-    return kept
+    if _taken(results, found, task.runtime, path, progress, deadline):
+        found.status = "complete"
+        if path:
+            found.save(path)
+        if saved:
+            clean_up(saved)
+    return found
 
 
 def _taken(
     results: Iterable[RoundResult],
-    kept: Record,
+    record: Record,
     runtime: Runtime,
-    record: Path | None,
+    path: Path | None,
     progress: bool,
     deadline: float | None,
 ) -> bool:
     """Take the rounds into the record, and its file, as they come; whether there was time for
     all.
     """
-    in_time, total = _in_time(deadline), kept.experiment.rounds
-    name = f"{kept.experiment.algorithm}, seed {kept.experiment.seed}"
+    in_time, total = _in_time(deadline), record.experiment.rounds
+    name = f"{record.experiment.algorithm}, seed {record.experiment.seed}"
     with (
         Bar(name, total, progress) as bar,
         heard(bar.tell),
         kept_interrupts() as interrupt_again,
-        _failure_told(kept, record),
+        _failure_recorded(record, path),
     ):
         in_time()  # from here on the first round is timed
         for result in results:
-            kept.add(result)
+            record.add(result)
             if result.followed:
                 bar.show(result)
                 continue
-            kept.peak_memory = max(result.peak_memory, runtime.peak_memory())
-            if record:
-                kept.save(record)
+            record.peak_memory = max(result.peak_memory, runtime.peak_memory())
+            if path:
+                record.save(path)
             bar.show(result)
             interrupt_again()
             if not in_time():
                 break
-    return len(kept.rounds) == total
+    return len(record.rounds) == total
 
 
 @contextmanager
-def _failure_told(kept: Record, path: Path | None) -> Iterator[None]:
+def _failure_recorded(record: Record, path: Path | None) -> Iterator[None]:
     """What ends the block stands in the record, and in its file; but a file's error leaves it as it
     was: the run is sound and goes on when the file is.
     """
@@ -246,10 +236,10 @@ def _failure_told(kept: Record, path: Path | None) -> Iterator[None]:
     except FileError:
         raise
     except Exception as error:
-        kept.status = "failed"
-        kept.notes.append(one_line(error, 2000))
+        record.status = "failed"
+        record.notes.append(one_line(error, 2000))
         if path:
-            kept.save(path)
+            record.save(path)
         raise
 
 

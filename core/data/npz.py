@@ -192,13 +192,9 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     another process writes it.
     """
 
-    def save(part: Path) -> None:
-        with part.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-
     lock = path.with_name(f".{path.name}.lock")
     with alone(lock, f"the file {path}"):
-        write_whole(path, save)
+        write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
         with contextlib.suppress(OSError):
             lock.unlink()
 

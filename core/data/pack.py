@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from core.data.catalogue import SOURCES, Source
 from core.data.roots import data_root
@@ -52,11 +53,11 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
     ]
     packed = [file for _, files in chosen.values() for file in files]
 
-    def write(part: Path) -> None:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    def write(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             archive.writestr(_entry("LICENCES.md"), _HEAD + "".join(rows))
-            for file in packed:
-                archive.writestr(_entry(file.relative_to(folder).as_posix()), file.read_bytes())
+            for one in packed:
+                archive.writestr(_entry(one.relative_to(folder).as_posix()), one.read_bytes())
 
     write_whole(target, write)
     return list(chosen)

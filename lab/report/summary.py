@@ -22,7 +22,7 @@ from lab.report.verdict import MB, differences
 #: what tells runs apart in every such table; all else stands there where it differs between runs
 ALWAYS = ("algorithm", "dataset", "split", "profile")
 #: what says which images are whose, and which are tested, besides: runs that differ in it are no pairs
-DATA = ("clients", "data", "split's file", "train_fraction", "evaluate_on")
+DATA = ("clients", "data", "other inputs", "train_fraction", "evaluate_on")
 #: columns of what came out
 MEASURED = ("seeds", "metric", "mean", "std", "MB", "core seconds")
 #: options that `split_in_words` tells already
@@ -159,7 +159,7 @@ def _told(record: Record) -> Iterator[tuple[str, Any]]:
     yield "split", split_in_words(record.experiment.partition)
     yield from _choices(record.experiment, record.settings).items()
     yield "data", record.fingerprint[:12]
-    yield "split's file", record.split[:12]
+    yield "other inputs", ", ".join(digest[:12] for digest in record.inputs.values())
     yield "code", record.code
     yield from reckoning(record.environment).items()
     yield "metric", metric

@@ -32,7 +32,7 @@ POINTS = {
     "after the server": ("core.baselines.fedavgm:FedAvgM.server_update", "after", 6),
     "before a test": ("core.federation.task:Task.evaluate", "before", 6),
     "before a file is written": ("core.files:write_whole", "before", 6),
-    "after a checkpoint is written beside its place": ("pathlib:Path.write_bytes", "after", 4),
+    "after a checkpoint is written beside its place": ("core.files:create", "after", 6),
     "between a file and its place": ("pathlib:Path.replace", "before", 6),
     "after a file is in its place": ("pathlib:Path.replace", "after", 6),
     "before a file is removed": ("pathlib:Path.unlink", "before", 1),

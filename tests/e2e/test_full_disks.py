@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+from core import files
 from lab.__main__ import main
 
 RUN = shlex.split(
@@ -98,9 +99,8 @@ def test_a_disk_that_fills_up(capsys, disk, pages):
 
 PLACES = {
     "a folder": (pathlib.Path, "mkdir"),
-    "a record": (pathlib.Path, "write_text"),
     "a file in its place": (pathlib.Path, "replace"),
-    "a checkpoint": (pathlib.Path, "write_bytes"),
+    "a record or a checkpoint": (files, "create"),
     "a lock": (os, "open"),
 }
 

@@ -431,7 +431,7 @@ def test_what_an_attack_finds_stands_in_the_last_round_and_comes_again(digits, t
             running.make_clients(digits, task),
             digits.seed,
             checkpoint=checkpoint,
-            key=running._key(digits, task),
+            key=running._key(digits, task, digits.new_algorithm()),
         )
     )
     assert run(digits, runtime=CPU, checkpoint=checkpoint).metrics == record.metrics

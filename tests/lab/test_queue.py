@@ -1,87 +1,76 @@
 """The queue: what waits in which order, and what becomes of the files of a run."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 
 import attrs
+import numpy as np
 import pytest
 import torch
 
 from core.errors import InputError
 from core.federation import Runtime
 from core.files import Busy, FileError, alone
-from lab import Record, TableSpec, queue, record, records
-from tests.lab.small_runs import small
+from lab import Record, TableSpec, queue, record, records, source
+from lab.__main__ import main
+from tests.lab.small_runs import measured, put, small, written
 
 
-def test_what_was_measured_is_not_measured_again(tmp_path):
-    queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
-    stamp = next((tmp_path / "adhoc").glob("*.json")).stat().st_mtime_ns
-    _, path, computed = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
-    assert not computed and path.stat().st_mtime_ns == stamp
+def measure(out, experiment=None, **named):
+    return queue.measure(experiment or small(), "adhoc", out=out, runtime=Runtime(), **named)
 
 
-def test_a_clock_that_runs_out_leaves_a_run_that_goes_on(tmp_path):
-    import time
+def waiting(*experiments) -> list[queue.Pending]:
+    return [queue.Pending(one, "adhoc", (f"cell {i}",), i) for i, one in enumerate(experiments)]
 
-    cut, _, _ = queue.measure(
-        small(), "adhoc", out=tmp_path, runtime=Runtime(), deadline=time.monotonic()
-    )
-    assert cut.status == "running" and len(cut.rounds) < 3 and records(tmp_path) == {}
-    whole, _, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
-    assert whole.status == "complete" and whole.rounds[: len(cut.rounds)] == cut.rounds
-    assert not [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
+
+# --- what waits
+# ---------------------------------------------------------------------------------------------
 
 
 def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(tmp_path):
-    waiting = queue.pending("quick", tmp_path)
-    for item in waiting[::40]:
+    items = queue.pending("quick", tmp_path)
+    for item in items[::40]:
         leads = [TableSpec.find_cell(cell, "quick").experiments for cell in item.cells]
-        assert all(item.experiment.id in {run.id for run in runs} for runs in leads)
-    ids = [item.experiment.id for item in waiting]
+        assert all(item.experiment in runs for runs in leads)
+    ids = [item.experiment.id for item in items]
     assert len(ids) == len(set(ids)) > 0
-    assert [item.experiment.seed for item in waiting] == sorted(
-        item.experiment.seed for item in waiting
-    )
-    first = waiting[0].experiment
-    record, *_ = queue.measure(first, "adhoc", out=tmp_path, runtime=Runtime())
+    seeds = [item.experiment.seed for item in items]
+    assert seeds == sorted(seeds)
+    first = items[0].experiment
+    done, *_ = measure(tmp_path, first)
     after = {item.experiment.id: item for item in queue.pending("quick", tmp_path)}
     assert first.id not in after
     # what other seeds of the same run are expected to take
-    cost = sum(sum(row["seconds"].values()) for row in record.rounds)
     told = {item.experiment.seed: item.core_seconds for item in after.values() if item.core_seconds}
-    assert set(told) == {1, 2}
-    assert all(value == cost * record.environment["threads"] for value in told.values())
-
-
-@pytest.mark.parametrize("only", ["fedmk/1", "FedMK/1/", "fedmk/1/FedAvg/mnist-0.5", "feddm"])
-def test_the_queue_of_a_table_a_cell_or_an_algorithm(only, tmp_path):
-    some = queue.pending("quick", tmp_path, only)
-    assert 0 < len(some) < len(queue.pending("quick", tmp_path))
-    name = only.strip("/").lower()
-    for item in some:
-        assert item.experiment.algorithm == name or all(
-            f"{cell.lower()}/".startswith(f"{name}/") for cell in item.cells
-        )
+    assert told == dict.fromkeys((1, 2), done.seconds * done.environment["threads"])
 
 
 @pytest.mark.parametrize(
-    "shown, address",
+    ("only", "address"),
     [
+        ("fedmk/1", "fedmk/1"),
+        ("FedMK/1/", "fedmk/1"),
+        ("fedmk/1/FedAvg/mnist-0.5", "fedmk/1/fedavg/mnist-0.5"),
         ("fedmk/2/w/o iteration/cifar10-0.5", "fedmk/2/w-o-iteration/cifar10-0.5"),
         ("fedmk/2/w/o iteration", "fedmk/2/w-o-iteration"),
         ("fedmk/5/tau=1/", "fedmk/5/tau-1"),  # and not tau-10
     ],
 )
-def test_a_name_may_be_as_the_table_shows_it(shown, address, tmp_path):
-    some = queue.pending("quick", tmp_path, shown)
-    assert some and all(f"{cell}/".startswith(f"{address}/") for one in some for cell in one.cells)
+def test_the_queue_of_a_table_or_a_cell_as_it_is_shown_or_typed(only, address, tmp_path):
+    some = queue.pending("quick", tmp_path, only)
+    assert 0 < len(some) < len(queue.pending("quick", tmp_path))
+    cells = [f"{cell.lower()}/" for one in some for cell in one.cells]
+    assert all(cell.startswith(f"{address}/") for cell in cells)
     assert some == queue.pending("quick", tmp_path, address)
 
 
-def test_the_queue_of_what_does_not_exist(tmp_path):
+def test_the_queue_of_an_algorithm(tmp_path):
+    some = queue.pending("quick", tmp_path, "feddm")
+    assert {item.experiment.algorithm for item in some} == {"feddm"}
     with pytest.raises(InputError, match="'fedmk/99' is no paper, table, cell or algorithm"):
         queue.pending("quick", tmp_path, "fedmk/99")
 
@@ -89,16 +78,22 @@ def test_the_queue_of_what_does_not_exist(tmp_path):
 def test_a_table_is_run_at_the_profiles_that_it_names(tmp_path):
     """The ladder of budgets has its rungs at `converged`; a choice of settings, none."""
     for profile, ladder, tuning in (("converged", True, False), ("laptop", False, True)):
-        tables = {
-            cell.rsplit("/", 2)[0]
-            for item in queue.pending(profile, tmp_path)
-            for cell in item.cells
-        }
+        items = queue.pending(profile, tmp_path)
+        tables = {cell.rsplit("/", 2)[0] for item in items for cell in item.cells}
         assert ("fedvck/ladder" in tables, "reference/tuning" in tables) == (ladder, tuning)
     # whoever names a table or a cell has it
     assert queue.pending("converged", tmp_path, "reference/tuning")
     assert not queue.pending("converged", tmp_path, "fedmk")
     assert not queue.pending("converged", tmp_path, "FedMK/")
+
+
+def test_a_damaged_record_of_another_table_does_not_stop_the_queue(tmp_path):
+    before = queue.pending("quick", tmp_path, "fedmk/1")
+    other = TableSpec.find("gddfl", 1).cells("quick")[0].experiments[0]
+    put(tmp_path, "{", f"{other.id}.json", "gddfl")
+    assert queue.pending("quick", tmp_path, "fedmk/1") == before
+    with pytest.raises(InputError, match=other.id):
+        queue.pending("quick", tmp_path, "gddfl/1")
 
 
 class Held(dict):
@@ -108,100 +103,110 @@ class Held(dict):
         return list(self.values())
 
 
-def test_a_damaged_record_of_another_table_does_not_stop_the_queue(tmp_path):
-    before = [item.experiment.id for item in queue.pending("quick", tmp_path, "fedmk/1")]
-    (tmp_path / "gddfl").mkdir()
-    other = TableSpec.find("gddfl", 1).cells("quick")[0].experiments[0]
-    (tmp_path / "gddfl" / f"{other.id}.json").write_text("{")
-    assert [item.experiment.id for item in queue.pending("quick", tmp_path, "fedmk/1")] == before
-    with pytest.raises(InputError, match=other.id):
-        queue.pending("quick", tmp_path, "gddfl/1")
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    """A function that says what waits of FedMK's Table 1 where these runs are on record."""
+    one = measured(tmp_path)
+
+    def of(profile, *runs):
+        known = Held({run.id: attrs.evolve(one, experiment=run) for run in runs})
+        monkeypatch.setattr(queue, "records", lambda root: known)
+        return queue.pending(profile, tmp_path, "fedmk/1")
+
+    return of
 
 
-def test_runs_that_a_larger_budget_has_answered_come_last(tmp_path, monkeypatch):
-    cells = TableSpec.find("fedmk", 1).cells("laptop")
-    record, *_ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
-    for known, last in ((cells[0].experiments, True), (cells[0].experiments[:1], False)):
-        monkeypatch.setattr(
-            queue, "records", lambda root, runs=known: Held({r.id: record for r in runs})
-        )
-        waiting = queue.pending("quick", tmp_path, "fedmk/1")
-        answered = [item.answered for item in waiting]
+def test_runs_that_a_larger_budget_has_answered_come_last(held):
+    cell = TableSpec.find("fedmk", 1).cells("laptop")[0]
+    for runs, last in ((cell.experiments, True), (cell.experiments[:1], False)):
+        items = held("quick", *runs)
+        answered = [item.answered for item in items]
         assert answered == sorted(answered) and any(answered) == last
-        for item in waiting:
-            assert item.answered == (last and item.cells == (cells[0].address,))
+        assert all(item.answered == (last and item.cells == (cell.address,)) for item in items)
 
 
-def test_a_run_that_another_profile_has_on_record_is_not_waited_for(tmp_path, monkeypatch):
+def test_a_run_that_another_profile_has_on_record_is_not_waited_for(held):
     """The baselines of FedMK's Table 1 take no less at `converged` than at `paper`."""
-    waiting = queue.pending("converged", tmp_path, "fedmk/1")
-    some = next(item.experiment for item in waiting if item.experiment.algorithm == "fedavg")
-    record, *_ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    items = held("converged")
+    some = next(item.experiment for item in items if item.experiment.algorithm == "fedavg")
     for profile in ("paper", "laptop"):
-        done = attrs.evolve(record, experiment=attrs.evolve(some, profile=profile))
-        monkeypatch.setattr(
-            queue, "records", lambda root, done=done: Held({done.experiment.id: done})
-        )
-        assert len(queue.pending("converged", tmp_path, "fedmk/1")) == len(waiting) - 1
+        assert len(held("converged", attrs.evolve(some, profile=profile))) == len(items) - 1
     other = attrs.evolve(some, profile="paper", rounds=some.rounds + 1)
-    monkeypatch.setattr(
-        queue, "records", lambda root: Held({other.id: attrs.evolve(record, experiment=other)})
-    )
-    assert len(queue.pending("converged", tmp_path, "fedmk/1")) == len(waiting)
+    assert len(held("converged", other)) == len(items)
+
+
+# --- one run and its files
+# ---------------------------------------------------------------------------------------------
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path):
+    path = put(tmp_path, written())
+    _, checkpoint = queue.places(small(), "adhoc", tmp_path)
+    left = [checkpoint.with_suffix(f"{kind}.safetensors") for kind in ("", ".attack")]
+    for one in left:  # by a kill
+        one.parent.mkdir(parents=True, exist_ok=True)
+        one.write_bytes(b"left")
+    stamp = path.stat().st_mtime_ns
+    assert measure(str(tmp_path)) == (Record.load(path), path, False)
+    assert path.stat().st_mtime_ns == stamp and not any(one.exists() for one in left)
+
+
+def test_a_clock_that_runs_out_leaves_a_run_that_goes_on(tmp_path):
+    cut, _, _ = measure(tmp_path, deadline=time.monotonic())
+    assert cut.status == "running" and len(cut.rounds) < 3 and records(tmp_path) == {}
+    whole, _, _ = measure(tmp_path)
+    assert whole.status == "complete" and whole.rounds[: len(cut.rounds)] == cut.rounds
+    assert not [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
 
 
 def test_a_failed_run_is_tried_again_only_with_other_code(tmp_path, monkeypatch):
-    diverging = attrs.evolve(small(), settings={"local_steps": 20, "lr": 1e30})
+    diverging = small(settings={"local_steps": 20, "lr": 1e30})
     assert not queue.failed_before(diverging, "adhoc", tmp_path)
     with pytest.raises(InputError, match="not finite"):
-        queue.measure(diverging, "adhoc", out=tmp_path, runtime=Runtime())
+        measure(tmp_path, diverging)
     assert queue.failed_before(diverging, "adhoc", tmp_path)
     monkeypatch.setattr(queue, "code_version", lambda name: "other")
     assert not queue.failed_before(diverging, "adhoc", tmp_path)
 
 
 def test_a_file_that_holds_another_run_is_named_and_not_taken_for_this_one(tmp_path):
-    _, path, _ = queue.measure(small(seed=1), "adhoc", out=tmp_path, runtime=Runtime())
-    wrong = path.with_name(f"{small().id}.json")
-    path.rename(wrong)
+    wrong = put(tmp_path, written(1), f"{small().id}.json")
     with pytest.raises(InputError, match=f"{wrong.name} holds another run, {small(seed=1).id}"):
-        queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+        measure(tmp_path)
 
 
 def test_a_check_leaves_the_files_of_one_that_is_running_alone(tmp_path):
     """Nothing is removed before the lock is held."""
-    record, path, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
-    other = attrs.evolve(record, environment=record.environment | {"torch": "another"})
-    other.save(path)
-    lock = queue.places(small(), "adhoc", tmp_path)[1].with_suffix(".lock")
-    with alone(lock, "this test"), pytest.raises(Busy, match="another process"):
+    environment = json.loads(written())["environment"]
+    other = measured(tmp_path, environment=environment | {"torch": "another"})
+    path, checkpoint = queue.places(small(), "adhoc", tmp_path)
+    with alone(checkpoint.with_suffix(".lock"), "this test"), pytest.raises(Busy, match="another"):
         queue.measure_anew(small(), "adhoc", tmp_path, Runtime())
     assert Record.load(path) == other
     anew, _, computed = queue.measure_anew(small(), "adhoc", tmp_path, Runtime())
-    assert computed and anew.environment == record.environment
+    assert computed and anew.environment == environment
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
 def test_what_other_code_left_stays_until_there_is_something_in_its_place(tmp_path):
     """An algorithm of one's own is changed, and the new run is cut, or fails."""
-    record, path, _ = queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
-    attrs.evolve(record, code="0" * 12).save(path)
-    wanted = {"out": tmp_path, "runtime": Runtime(), "stale": lambda one: one.code != record.code}
-    cut, _, _ = queue.measure(small(), "adhoc", deadline=time.monotonic(), **wanted)
+    code = json.loads(written())["code"]
+    measured(tmp_path, code="0" * 12)
+    stale = {"stale": lambda one: one.code != code}
+    cut, path, _ = measure(tmp_path, deadline=time.monotonic(), **stale)
     old = path.with_name(f"{path.name}.old")
     assert cut.status == "running" and json.loads(old.read_text())["code"] == "0" * 12
     # the next change begins anew, also where a run was cut
     attrs.evolve(cut, code="1" * 12).save(path)
-    whole, _, computed = queue.measure(small(), "adhoc", **wanted)
-    assert computed and whole.rounds[0]["metrics"] == record.rounds[0]["metrics"]
+    whole, _, computed = measure(tmp_path, **stale)
+    assert computed and whole.metrics == json.loads(written())["metrics"]
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
 def test_a_run_by_its_settings_leaves_a_cells_checkpoint_alone(tmp_path):
-    queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
     cut = {"out": tmp_path, "runtime": Runtime(), "deadline": time.monotonic()}
     first, _, _ = queue.measure(small(), "fedmk", **cut)
-    queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+    measure(tmp_path)
     assert first.status == "running" and queue.places(small(), "fedmk", tmp_path)[1].exists()
 
 
@@ -223,33 +228,6 @@ def test_a_check_counts_what_was_computed_in_the_same_way_only(way, tmp_path):
     assert ran[0] == ran[1] and ran[2] == ran[3] and ran[1] != ran[2]
 
 
-def test_the_queue_stops_before_its_time_is_up(tmp_path, monkeypatch):
-    """Of more runs than there is time for: 2 seconds, and as many again for a busy machine."""
-    many = [
-        queue.Pending(attrs.evolve(small(), seed=seed), "adhoc", ("one",), 1)
-        for seed in range(10_000)
-    ]
-    queue.measure(small(), "warm", out=tmp_path, runtime=Runtime())  # what is slow only once
-    began = time.monotonic()
-    outcomes = [outcome for _, outcome in queue.run_pending(many, 1 / 30, tmp_path, Runtime())]
-    assert 1 < time.monotonic() - began < 4 and len(outcomes) < len(many)
-    assert {outcome.status for outcome in outcomes} <= {"complete", "running"}
-
-
-def test_the_queue_goes_on_beside_a_damaged_record(tmp_path):
-    items = [
-        queue.Pending(attrs.evolve(small(), seed=seed), "adhoc", ("one",), 1) for seed in range(2)
-    ]
-    path, _ = queue.places(items[0].experiment, "adhoc", tmp_path)
-    path.parent.mkdir(parents=True)
-    path.write_text("{")
-    assert not queue.failed_before(items[0].experiment, "adhoc", tmp_path)
-    assert not queue.done_before(items[0], tmp_path)
-    first, second = (outcome for _, outcome in queue.run_pending(items, 5, tmp_path, Runtime()))
-    assert "damaged" in str(first) and second.status == "complete"
-    assert queue.done_before(items[1], tmp_path)
-
-
 def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):
     """The lock is of the system, so a process that was killed holds none."""
     _, checkpoint = queue.places(small(), "adhoc", tmp_path)
@@ -258,45 +236,157 @@ def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):
         "with alone(Path(sys.argv[1]), 'it'): print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(checkpoint.with_suffix(".lock"))]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=record.REPOSITORY
-    ) as other:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, cwd=record.REPOSITORY, **pipes) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(FileError, match="another process"):
-            queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
+            measure(tmp_path)
         assert not list(tmp_path.rglob("*.json"))
         other.kill()
-    assert queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())[2]
+    assert measure(tmp_path)[2]
 
 
-def test_a_checkpoint_that_a_kill_left_beside_a_complete_record_goes(tmp_path):
-    queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())
-    _, checkpoint = queue.places(small(), "adhoc", tmp_path)
-    attacked = [checkpoint.with_suffix(f".attack{kind}.safetensors") for kind in ("", ".rounds")]
-    for path in (checkpoint, *attacked):
-        path.write_bytes(b"left")
-    assert not queue.measure(small(), "adhoc", out=tmp_path, runtime=Runtime())[2]
-    assert not any(path.exists() for path in (checkpoint, *attacked))
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("victim")])
+def test_what_is_planted_in_a_shared_folder_is_not_written_through(plant, tmp_path):
+    """A link or a pipe under the name that a record or a checkpoint has before it is whole."""
+    record_file, checkpoint = queue.places(small(), "adhoc", tmp_path)
+    for path in (record_file, checkpoint):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / "victim").write_text("as it was")
+        plant(path.with_name(f".{path.name}.part"))
+    assert measure(tmp_path)[2]
+    for path in (record_file, checkpoint):
+        assert [one.name for one in path.parent.iterdir() if one != record_file] == ["victim"]
+        assert (path.parent / "victim").read_text() == "as it was"
+
+
+# --- a name may stand for other data tomorrow
+# ---------------------------------------------------------------------------------------------
+
+
+def own_set(path, seed: int, size: int = 16) -> None:
+    """A data set of the user's own, in MedMNIST's layout."""
+    draw = np.random.default_rng(seed)
+    arrays = {
+        f"{part}_{kind}": draw.integers(0, top, (24, *shape), dtype=np.uint8)
+        for part in ("train", "val", "test")
+        for kind, top, shape in (("images", 256, (size, size)), ("labels", 3, (1,)))
+    }
+    np.savez(path, **arrays)
+
+
+def dealt(path, samples: int) -> None:
+    """A split file that gives so many samples to two clients in turn."""
+    path.write_text(json.dumps({"client_idx": [list(range(k, samples, 2)) for k in range(2)]}))
+
+
+INPUTS = {
+    "hospital": ({"dataset": "hospital"}, "hospital.npz", own_set, (0, 1)),
+    "own28": (
+        {"algorithm": "feddf", "dataset": "hospital"}
+        | {"settings": {"local_steps": 1, "auxiliary": "own28", "pool": 8, "distill_steps": 1}},
+        *("own28.npz", own_set, (0, 1)),
+    ),
+    "split.json": (
+        {"partition": {"name": "file", "file": "split.json"}},
+        *("split.json", dealt, (60, 30)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_an_input_that_changed_is_noticed(name, tmp_path, monkeypatch):
+    """By a run that goes on, and where the old number would be given as the new one's."""
+    fields, file, write, (before, after) = INPUTS[name]
+    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
+    own_set(tmp_path / "hospital.npz", 0)
+    experiment, path, out = small(**fields), tmp_path / file, tmp_path / "out"
+    write(path, before)
+    found, place, _ = measure(out, experiment)
+    assert len(found.fingerprints[name]) == 64 and not measure(out, experiment)[2]
+    assert measure(tmp_path / "cut", experiment, deadline=time.monotonic())[0].status == "running"
+    write(path, after)
+    with pytest.raises(InputError, match=f"{name} has changed since .* delete {place}"):
+        measure(out, experiment)
+    with pytest.raises(FileError, match="was begun with"):
+        measure(tmp_path / "cut", experiment)
+    write(path, before)
+    assert measure(tmp_path / "cut", experiment)[0].metrics == found.metrics
+    path.unlink()  # nothing to compare with: the record stands
+    assert measure(out, experiment)[0] == found
+
+
+def test_an_impossible_partition_leaves_no_record(tmp_path):
+    with pytest.raises(InputError):
+        measure(tmp_path, small(clients=5000))
+    assert not list(tmp_path.rglob("*.json"))
+
+
+# --- many runs
+# ---------------------------------------------------------------------------------------------
+
+
+def outcomes(items, minutes, out):
+    return [outcome for _, outcome in queue.run_pending(items, minutes, out, Runtime())]
+
+
+def test_the_queue_stops_before_its_time_is_up(tmp_path):
+    """Of more runs than there is time for: 2 seconds, and as many again for a busy machine."""
+    many = waiting(*(small(seed=seed) for seed in range(10_000)))
+    queue.measure(small(), "warm", out=tmp_path, runtime=Runtime())  # what is slow only once
+    began = time.monotonic()
+    found = outcomes(many, 1 / 30, tmp_path)
+    assert 1 < time.monotonic() - began < 4 and len(found) < len(many)
+    assert {outcome.status for outcome in found} <= {"complete", "running"}
 
 
 def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
-    """Such as of a library that is out of memory: the next run has its turn, and the line says
-    which kind it was.
+    """Such as a damaged record, or a library that is out of memory: the next run has its turn, and the
+    line says which kind it was.
     """
-    items = queue.pending("quick", tmp_path)[:3]
-    true = queue.run
+    items, true = waiting(*(small(seed=seed) for seed in range(4))), queue.run
+    path, _ = queue.places(items[0].experiment, "adhoc", tmp_path)
+    put(tmp_path, "{", path.name)
+    assert not queue.failed_before(items[0].experiment, "adhoc", tmp_path)
+    assert not queue.done_before(items[0], tmp_path)
 
     def run(experiment, **named):
-        if experiment.id == items[0].experiment.id:
+        if experiment.seed == 1:
             raise RuntimeError("out of memory:\n  tried to allocate")
-        if experiment.id == items[1].experiment.id:
+        if experiment.seed == 2:
             raise MemoryError
-        return true(attrs.evolve(small(), seed=experiment.seed), **named)
+        return true(experiment, **named)
 
     monkeypatch.setattr(queue, "run", run)
-    first, second, third = (
-        outcome for _, outcome in queue.run_pending(items, 5, tmp_path, Runtime())
-    )
-    assert str(first) == "RuntimeError: out of memory: tried to allocate"
-    assert str(second) == "MemoryError" and isinstance(second, InputError)
-    assert third.status == "complete"
+    damaged, second, third, last = outcomes(items, 5, tmp_path)
+    assert "damaged" in str(damaged)
+    assert str(second) == "RuntimeError: out of memory: tried to allocate"
+    assert str(third) == "MemoryError" and isinstance(third, InputError)
+    assert last.status == "complete" and queue.done_before(items[3], tmp_path)
+
+
+def test_a_queue_ends_where_the_code_changed(tmp_path, monkeypatch):
+    running = queue.run_pending(waiting(small(), small(seed=1)), 5, tmp_path)
+    assert next(running)[1].status == "complete"
+    monkeypatch.setattr(source, "source", dict)
+    with pytest.raises(FileError, match="program changed"):
+        next(running)
+
+
+@pytest.mark.parametrize("where", [[], ["--on", "local:1"]])
+def test_a_queue_in_which_a_run_failed_ends_with_status_1(where, tmp_path, monkeypatch, capsys):
+    """After the others had their turn; also when it is not tried again. The same command again counts
+    what the folder holds.
+    """
+    items = waiting(small(settings={"local_steps": 20, "lr": 1e30}), small(seed=1))
+    monkeypatch.setattr(queue, "pending", lambda profile, only=None: items)
+    asked = ["run", "--pending", "--profile", "quick", "--out", str(tmp_path), *where]
+    for _ in range(2):
+        assert main(asked) == 1
+        assert "failed" in capsys.readouterr().out.splitlines()[-1]
+    assert queue.done_before(items[1], tmp_path)
+    items[:1] = []
+    assert main(asked) == 0
+    if not where:
+        said = capsys.readouterr().out.splitlines()[-1]
+        assert said == "0 runs completed, 0 still pending here"
