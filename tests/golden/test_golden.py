@@ -33,7 +33,8 @@ def _claims(measured):
     for paper in report_claims.papers():
         for claim in report_claims.claims(paper):
             found = report_claims.judge(claim, measured)
-            rows.append([paper, claim.number, found.verdict, found.effect, found.budget])
+            effect = "" if claim.kind == "test" else found.effect  # the name of a test
+            rows.append([paper, claim.number, found.verdict, effect, found.budget])
     return pd.DataFrame(rows, columns=["paper", "number", "verdict", "effect", "budget"])
 
 
