@@ -19,10 +19,12 @@ program attacks every method that uploads once in a round.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -30,14 +32,23 @@ import torch
 from torch import nn
 
 from core.errors import InputError
-from core.federation import Algorithm, Client, Runtime, State, Task, rounds, select
+from core.federation import (
+    Algorithm,
+    Client,
+    Ledger,
+    Message,
+    Runtime,
+    State,
+    Task,
+    rounds,
+    select,
+)
 from core.federation.tensors import put_each, take_each
 from core.files import read_tensors, write_tensors
 from core.privacy import membership
 from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts
 from core.progress import counted
 from core.rng import Rng
-from lab.overhearing import overheard
 
 #: stands for the server's model where a client's number would
 SERVER = "server"
@@ -120,10 +131,7 @@ def check_can_be_attacked(task: Task, algorithm: Algorithm) -> None:
     cannot judge, and for a method whose clients are never asked for one upload.
     """
     if "client_update" not in algorithm.remote_calls:
-        raise InputError(
-            "the attack needs one upload of each client in a round, which "
-            f"{type(algorithm).__name__} does not have"
-        )
+        raise _no_single_upload(algorithm)
     if task.kind != "classification":
         raise InputError(
             f"the attack on membership is one on classifiers, and {task.dataset.name} is a data set for "
@@ -366,7 +374,7 @@ def confidences(
     """How sure the attacker's models are of the targets, by client, and under None how sure the
     server's model is of all of them, when these clients answer.
     """
-    after, (state, uploads, server) = overheard(algorithm, state, list(members.values()), rng)
+    after, (state, uploads, server) = servers_view(algorithm, state, list(members.values()), rng)
     if refused := sorted(asked.keys() - uploads.keys()):
         raise InputError(
             f"the attack needs the uploads of all clients, and that of client {refused[0]} was refused"
@@ -385,3 +393,38 @@ def confidences(
         alone = algorithm.server_update(state, {id_: uploads[id_]}, server)
         found[id_] = sure(algorithm.model(alone), [one])
     return found | {None: sure(algorithm.model(after), list(asked.values()))}
+
+
+def _no_single_upload(algorithm: Algorithm, also: str = "") -> InputError:
+    return InputError(
+        f"the attack needs one upload of each client in a round, which {type(algorithm).__name__} "
+        f"does not have{also}"
+    )
+
+
+def servers_view(
+    algorithm: Algorithm, state: State, clients: list[Client], rng: Rng
+) -> tuple[State, tuple[State, Mapping[int, Message], Rng]]:
+    """The state after a round, and what the server made it of: the one upload of each client. Raises
+    InputError for a method that asks for no such upload, or for images beside it.
+    """
+    listening, heard, large = copy.copy(algorithm), [], []
+
+    def listen(state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
+        heard.append((state, uploads, rng))
+        return algorithm.server_update(state, uploads, rng)
+
+    def listen_to(call: str, *given: Any, **named: Any) -> dict[int, Message]:
+        answers = algorithm.call_clients(call, *given, **named)
+        tensors = [one for answer in answers.values() for one in answer.tensors.values()]
+        if any(one.ndim > 2 for one in tensors):  # images, or the weights of a convolution
+            large.append(call)
+        return answers
+
+    listening.server_update = listen  # type: ignore[method-assign]
+    listening.call_clients = listen_to  # type: ignore[method-assign]
+    after = listening.round(state, clients, Ledger.aside(), rng)
+    if len(heard) != 1 or len(large) > 1:
+        also = f", as it asks for {' and '.join(large)}" if len(large) > 1 else ""
+        raise _no_single_upload(algorithm, also)
+    return after, heard[0]

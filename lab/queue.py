@@ -133,7 +133,7 @@ def _answered(spec: TableSpec, profile: str, done: Mapping[str, Record]) -> set[
         cell.address
         for budget in larger
         for cell in spec.cells(budget)
-        if not cell.cut and all(find(done, run) for run in cell.experiments)
+        if not cell.cut and len(cell.records(done)) == len(cell.experiments)
     }
 
 

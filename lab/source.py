@@ -12,7 +12,7 @@ from core.files import FileError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: what of the laboratory decides a run: how it is put together and carried out
-DECIDES = ("attack.py", "experiment.py", "overhearing.py", "running.py")
+DECIDES = ("attack.py", "experiment.py", "running.py")
 #: an algorithm's file or package; what all of them share, `__init__.py`, is none
 ALGORITHM = re.compile(r"core/(?:algorithms|baselines)/(?!__init__)(\w+)")
 

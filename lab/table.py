@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +47,7 @@ from lab.forms import (
 from lab.overrides import Merged, Override, merge
 from lab.profiles import Changes, Profile
 from lab.published import Published, join_match, match_one, of_table, read_published
+from lab.record import Record, find
 
 
 def slug(text: str) -> str:
@@ -590,6 +591,10 @@ class Cell:
                 )
         one, wanted = self.experiments[0], known if seeds is None else dict.fromkeys(seeds)
         return [known.get(seed) or attrs.evolve(one, seed=seed) for seed in wanted]
+
+    def records(self, known: Mapping[str, Record]) -> list[Record]:
+        """Those of its experiments that are among complete records by id, in the order of the seeds."""
+        return [record for run in self.experiments if (record := find(known, run))]
 
     def siblings(self) -> list[Cell]:
         """The cells of the same runs, this one among them: one for each metric."""

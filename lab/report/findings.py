@@ -231,7 +231,7 @@ def _values(name: str, profile: str, known: Mapping[str, Record]) -> tuple[Cell,
     cell = TableSpec.find_cell(name, own or profile)
     found = values(cell, known)
     if metric:
-        runs = [known[run.id] for run in cell.experiments if run.id in known]
+        runs = cell.records(known)
         found = {
             run.experiment.seed: in_printed_unit(run.metrics[metric], cell.unit) for run in runs
         }

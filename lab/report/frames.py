@@ -74,7 +74,7 @@ def table_frame(
     known = records() if measured is None else measured
     cells = shown_cells(spec, known, profile)
     rows = [
-        _row(cell, judgement, [known[run.id] for run in cell.experiments if run.id in known])
+        _row(cell, judgement, cell.records(known))
         for cell, judgement in zip(cells, judge(cells, known), strict=True)
     ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -109,14 +109,14 @@ def table_runs(
     known = records() if measured is None else measured
     spec = TableSpec.find(paper, str(table))
     rows = [
-        (cell.column, cell.row, cell.profile, run.seed, run.id, known[run.id])
+        (cell.column, cell.row, cell.profile, run.experiment.seed, run.experiment.id, run)
         for cell in (
             best_cells(spec, known)
             if profiles is None
             else [cell for profile in profiles for cell in spec.cells(profile)]
         )
-        for run in cell.experiments
-        if run.id in known and not cell.cut
+        if not cell.cut
+        for run in cell.records(known)
     ]
     frame = pd.DataFrame(rows, columns=["column", "row", "profile", "seed", "id", "record"])
     # a cell for each metric that is printed, but one run
@@ -188,11 +188,7 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
     chosen: dict[str, str] = {}
     most: Counter[str] = Counter()
     for profile, cells in zip(BEST_FIRST, grids, strict=True):
-        counts = Counter(
-            cell.column
-            for cell in cells
-            if not cell.cut and any(run.id in measured for run in cell.experiments)
-        )
+        counts = Counter(cell.column for cell in cells if not cell.cut and cell.records(measured))
         chosen |= {
             column: profile
             for column, count in counts.items()

@@ -150,9 +150,7 @@ def values(cell: Cell, records: Mapping[str, Record]) -> dict[int, float]:
     """
     if cell.cut:
         return {}
-    found = {
-        run.seed: measured(records[run.id], cell) for run in cell.experiments if run.id in records
-    }
+    found = {run.experiment.seed: measured(run, cell) for run in cell.records(records)}
     return {seed: value for seed, value in found.items() if value is not None}
 
 
@@ -262,7 +260,7 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
         for row, cell in column.items():
             rivals = [(row, rival) for rival in cell.rivals]
             pairs = agreement(printed, rows, rivals, cell.unit, metric in EXACT)
-            known = any(run.id in records for run in cell.experiments)
+            known = bool(cell.records(records))
             found[id(cell)] = _judge(cell, list(rows[row].values()), pairs, known)
     return [found[id(cell)] for cell in cells]
 
