@@ -32,7 +32,7 @@ import torch
 
 from core import condensation, server
 from core.algorithms import find
-from core.condensation.problem import Problem
+from core.condensation.objective import Draws
 from core.rng import Rng
 from lab.report import lines, show, source
 from lab.report.lesson import Lesson, condensed, trained
@@ -89,7 +89,7 @@ pd.Series(
 ).to_frame()
 
 # %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(Problem.rows)
+source(Draws.rows)
 
 # %% [markdown]
 # ### Round 0 and the start of the images

@@ -149,27 +149,27 @@ source(engine.condense)
 
 # %% [markdown]
 # Three steps of it in a few lines, compared with `core`. `moved` is $v$.
-# (`at.problem` normalises the images inside the encoder with the statistics of the real ones; [the next
+# (`at.objective` normalises the images inside the encoder with the statistics of the real ones; [the next
 # page](07_condensed_images) says why.)
 
 # %%
 client = (task, encoder, images, labels, images_per_class, rng.at("start"))
 plan = {"iterations": iterations, "image_lr": image_lr}
 at = matching(*client, **plan | {"iterations": 3})
-target, _ = engine.REAL_SIDES["expectation"](at.problem)(0)
+target = engine.REAL_SIDES["expectation"](at.objective)(0)
 wanted, statistics = target.features[:, 0], target.statistics
 
 S, moved = at.start.clone(), torch.zeros_like(at.start)
 for _ in range(3):
     S.requires_grad_()
-    seen, _ = at.problem.embed(S, torch.zeros_like(at.group), statistics)
+    seen, _ = at.objective.embed(S, torch.zeros_like(at.group), statistics)
     means = [seen[at.group == c].mean(0) for c in range(len(wanted))]
     distance = (torch.stack(means) - wanted).square().sum()
     (slope,) = torch.autograd.grad(distance, S)
     moved = 0.5 * moved + slope
     S = (S - image_lr * moved).detach()
 
-in_core, _ = engine.condense(at.problem, at.start, at.group)
+in_core, _ = engine.condense(at.objective, at.start, at.group)
 gap = (S - in_core).abs().max().item()
 Markdown(f"The pixels differ by {gap:.0e} at most.")
 

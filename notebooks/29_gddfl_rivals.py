@@ -40,7 +40,7 @@ import pandas as pd
 
 from core.algorithms import find
 from core.baselines import random_selection
-from core.condensation import gradient, problem, shift
+from core.condensation import gradient, matching, shift
 from core.server import weighted_average
 from lab.report.lesson import Lesson
 from lab.report.texts import Markdown
@@ -109,11 +109,11 @@ ideas = {
     ),
     "DM": (
         "mean features agree, at a new random network in each iteration",
-        line(problem.Problem.loss, "return mmd"),
+        line(matching.mmd, "return (x.mean"),
     ),
     "GDD-FL": (
         "DM, and the same towards images with shifted statistics",
-        line(shift.ShiftedProblem.loss, "return", 3),
+        line(shift.ShiftedMatching.losses, "return"),
     ),
 }
 Markdown(

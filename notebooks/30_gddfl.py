@@ -242,10 +242,10 @@ better = psi.embed(after).mean(0)
 assert (O_T - better).square().sum() + (O_U - better).square().sum() < loss
 
 # %% mystnb={"code_prompt_show": "Show both losses of all classes and clients in core"} tags=["hide-cell"]
-source(shift.ShiftedProblem.loss)
+source(shift.ShiftedMatching.losses)
 
 # %% mystnb={"code_prompt_show": "Show the features of a batch as it is and shifted, in core"} tags=["hide-cell"]
-source(shift.ShiftedProblem.block)
+source(shift.ShiftedMatching.block)
 
 # %% [markdown]
 # Two things follow. First, only the *mean* feature counts. A shift that moved features up and down by equal amounts

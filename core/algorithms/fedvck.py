@@ -21,7 +21,14 @@ from core.checks import number, on_or_off, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
 from core.condensation.descent import milestones, progress
 from core.condensation.engine import condense, condensed_counts
-from core.condensation.problem import Condensation, Draws, Problem, RealData, strategy
+from core.condensation.latent import Normalisation, RunningAverage, Separate
+from core.condensation.objective import (
+    Condensation,
+    Draws,
+    MatchingObjective,
+    RealData,
+    strategy,
+)
 from core.condensation.selection import BLENDS, RULES
 from core.errors import InputError
 from core.families import condensing
@@ -237,20 +244,8 @@ class FedVCK(Condensing):
             real = attrs.evolve(real, probabilities=self.draw_probabilities(clients, real, logits))
         group = torch.repeat_interleave(condensed_counts(sizes, settings))
         start = self.start_images(clients, real, group, rngs)
-        problem = Problem(
-            LatentEncoder(model),
-            real,
-            settings,
-            Draws(rngs, real.owner),
-            task.inputs,
-            task.runtime.autocast,
-            free=settings.wo_latent,
-            sliding=settings.batches == "sliding",
-            moving=LatentStatistics.running(model, len(clients))
-            if settings.statistics == "running"
-            else None,
-        )
-        images, trace = condense(problem, start, group)
+        objective = self.matching_objective(task, model, real, rngs)
+        images, trace = condense(objective, start, group)
         # M_{t-1} of the next round, the same tensors for all, with the running statistics that were
         # received; in the released code condensation has moved them
         previous = pack(model, "previous/")
@@ -264,6 +259,27 @@ class FedVCK(Condensing):
             for client, loss in zip(clients, losses, strict=True):
                 answers[client.id].tensors["progress/loss"] = loss
         return answers
+
+    def matching_objective(
+        self, task: Task, model: Classifier, real: RealData, rngs: Sequence[Rng]
+    ) -> MatchingObjective:
+        """Features of the received model under latent distribution constraints (Eq. 4, 9). A subclass
+        may give another encoder, normalisation or loss.
+        """
+        settings, normalisation = self.settings, Normalisation()
+        if settings.wo_latent:
+            normalisation = Separate()
+        elif settings.statistics == "running":
+            normalisation = RunningAverage(start=LatentStatistics.running(model, len(rngs)))
+        return MatchingObjective(
+            LatentEncoder(model),
+            real,
+            settings,
+            Draws(rngs, real.owner, sliding=settings.batches == "sliding"),
+            task.inputs,
+            task.runtime.autocast,
+            normalisation,
+        )
 
     def start_images(
         self, clients: Sequence[Client], real: RealData, group: torch.Tensor, rngs: Sequence[Rng]

@@ -25,8 +25,8 @@ from core.baselines import dm
 from core.checks import number, one_of, whole
 from core.condensation import LatentEncoder
 from core.condensation.logits import TwoNetworks
-from core.condensation.problem import Problem, RealData
-from core.condensation.shift import FORMS, Shift, ShiftedProblem
+from core.condensation.objective import MatchingObjective, RealData
+from core.condensation.shift import FORMS, Shift, ShiftedMatching
 from core.errors import InputError
 from core.federation import Task
 from core.models import initialise
@@ -93,18 +93,28 @@ class GDDFL(dm.DM):
 
     Settings = Settings
 
-    def problem(self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]) -> Problem:
-        """What is matched: O_c^S with O_c^T and with O_c^U; or the logits of two networks."""
+    def encoder(self, task: Task, networks: Rng, rngs: Sequence[Rng]) -> LatentEncoder:
+        """One random network, or two."""
+        if self.settings.encoders == "one":
+            return super().encoder(task, networks, rngs)
+        source = self.drawn_from(networks, rngs)
+        first, second = (self.settings.encoder(task, rng) for rng in (source, source.at("second")))
+        both = TwoNetworks(first, second)
+
+        def resample(number: int) -> None:
+            initialise(both.model, networks.at("network", number))
+            initialise(both.second.model, networks.at("second", number))
+
+        both.resample = resample if self.settings.networks == "fresh" else None
+        return both
+
+    def matching_objective(
+        self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]
+    ) -> MatchingObjective:
+        """O_c^S with O_c^T and with O_c^U; or the logits of two networks."""
         settings: Settings = self.settings
-        parts = self.parts(task, real, networks, rngs)
-        if settings.encoders == "one":
-            shift = Shift(settings.shift, settings.shift_probability, settings.shift_layer)
-            return ShiftedProblem(**parts, shift=shift)
-        other = self.drawn_from(networks, rngs).at("second")
-        second, redraw = LatentEncoder(settings.encoder(task, other)), parts["disturb"]
-
-        def redraw_both(number: int) -> None:
-            redraw(number)
-            initialise(second.model, networks.at("second", number))
-
-        return TwoNetworks(**parts | {"disturb": redraw_both if redraw else None}, second=second)
+        plain = super().matching_objective(task, real, networks, rngs)
+        if settings.encoders == "two":
+            return plain
+        shift = Shift(settings.shift, settings.shift_probability, settings.shift_layer)
+        return ShiftedMatching(**attrs.asdict(plain, recurse=False), shift=shift)

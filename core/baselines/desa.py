@@ -51,7 +51,14 @@ from core.baselines import fedavg
 from core.checks import number, on_or_off, one_of, part, whole
 from core.condensation import LatentEncoder
 from core.condensation.engine import condense
-from core.condensation.problem import ESTIMATORS, Condensation, Draws, Problem, strategy
+from core.condensation.latent import Separate
+from core.condensation.objective import (
+    ESTIMATORS,
+    Condensation,
+    Draws,
+    MatchingObjective,
+    strategy,
+)
 from core.distillation import kl_divergence
 from core.families import condensing
 from core.federation import (
@@ -82,7 +89,7 @@ class Settings(fedavg.Settings):
     ipc: int = attrs.field(default=50, validator=whole(1))
     iterations: int = attrs.field(default=1000, validator=whole(1))
     image_lr: float = attrs.field(default=1.0, validator=number(0, above=True))
-    #: see `core.condensation.problem.Condensation`; `pool` is the number of random networks of a
+    #: see `core.condensation.objective.Condensation`; `pool` is the number of random networks of a
     #: stored real side
     real_batch: int = attrs.field(default=256, validator=whole(1))
     replacement: bool = attrs.field(default=True, validator=on_or_off)
@@ -294,17 +301,17 @@ class DESA(fedavg.FedAvg):
             self.settings.ipc
         )
         # min sum_c |mean psi(D_c) - mean psi(S_c)|^2 over random networks psi
-        problem = Problem(
+        encoder.resample = lambda step: redraw(encoder, network(rng.at("network", step)))
+        objective = MatchingObjective(
             encoder,
             real,
             self.settings.matching,
             Draws(rngs, real.owner),
             task.inputs,
             task.runtime.autocast,
-            free=True,
-            disturb=lambda step: redraw(encoder, network(rng.at("network", step))),
+            Separate(),
         )
-        images, _ = condense(problem, condensing.starts("noise", real, group, task, rngs), group)
+        images, _ = condense(objective, condensing.starts("noise", real, group, task, rngs), group)
         images = condensing.encode(images, task.dataset, "uint8").unflatten(
             0, (real.groups, self.settings.ipc)
         )

@@ -8,7 +8,7 @@ replacement (`released`): here images start from noise, as in GDD-FL, unless `in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import attrs
 import torch
@@ -16,7 +16,8 @@ import torch
 from core.checks import one_of, part, whole
 from core.condensation import LatentEncoder, draw_augmentation
 from core.condensation.engine import condense
-from core.condensation.problem import Condensation, Draws, Problem, RealData, strategy
+from core.condensation.latent import Separate
+from core.condensation.objective import Condensation, Draws, MatchingObjective, RealData, strategy
 from core.families.one_shot import CondensingSettings, OneShotCondensing
 from core.federation import Client, Message, Task
 from core.models import initialise
@@ -55,35 +56,16 @@ class DM(OneShotCondensing):
 
     Settings = Settings
 
-    def parts(
-        self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]
-    ) -> dict[str, Any]:
-        """The fields of a `Problem`: data, budget, and an encoder that is another one in every
-        iteration.
-        """
-        settings: Settings = self.settings
-        encoder = LatentEncoder(settings.encoder(task, self.drawn_from(networks, rngs)))
-        constant = None
-        if settings.augmentation_draws == "constant" and settings.augmentation != "none":
-            draws, device = networks.at("augment").generator(), real.images.device
-            one = draw_augmentation(settings.augmentation, 1, task.dataset.size, draws, device)
-            constant = one.select(torch.zeros(real.groups, dtype=torch.int64, device=device))
+    def encoder(self, task: Task, networks: Rng, rngs: Sequence[Rng]) -> LatentEncoder:
+        """A random network, another one in every iteration unless it is fixed."""
+        encoder = LatentEncoder(self.settings.encoder(task, self.drawn_from(networks, rngs)))
 
-        def redraw(number: int) -> None:
+        def resample(number: int) -> None:
             # theta ~ P_theta
             initialise(encoder.model, networks.at("network", number))
 
-        return {
-            "encoder": encoder,
-            "real": real,
-            "settings": part(settings, Condensation),
-            "draws": Draws(rngs, real.owner),
-            "prepare": task.inputs,
-            "autocast": task.runtime.autocast,
-            "free": True,
-            "disturb": redraw if settings.networks == "fresh" else None,
-            "constant": constant,
-        }
+        encoder.resample = resample if self.settings.networks == "fresh" else None
+        return encoder
 
     def drawn_from(self, networks: Rng, rngs: Sequence[Rng]) -> Rng:
         """What networks are drawn from: all clients' stream, or that of the one that is served."""
@@ -100,14 +82,30 @@ class DM(OneShotCondensing):
             answers |= super().client_updates([client], messages, [rng])
         return answers
 
-    def problem(self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]) -> Problem:
-        """What is matched: mean features of every class and client."""
-        return Problem(**self.parts(task, real, networks, rngs))
+    def matching_objective(
+        self, task: Task, real: RealData, networks: Rng, rngs: Sequence[Rng]
+    ) -> MatchingObjective:
+        """Mean features of every class and client."""
+        settings, constant = self.settings, None
+        if settings.augmentation_draws == "constant":
+            draws, device = networks.at("augment").generator(), real.images.device
+            one = draw_augmentation(settings.augmentation, 1, task.dataset.size, draws, device)
+            constant = one.select(torch.zeros(real.groups, dtype=torch.int64, device=device))
+        return MatchingObjective(
+            self.encoder(task, networks, rngs),
+            real,
+            part(settings, Condensation),
+            Draws(rngs, real.owner, constant),
+            task.inputs,
+            task.runtime.autocast,
+            Separate(),
+        )
 
     def condense(
         self, task: Task, real: RealData, start: torch.Tensor, networks: Rng, rngs: Sequence[Rng]
     ) -> torch.Tensor:
         """S <- S - eta grad sum_c || mean psi(A(T_c)) - mean psi(A(S_c)) ||^2."""
         group = torch.arange(real.groups, device=start.device).repeat_interleave(start.shape[1])
-        images, _ = condense(self.problem(task, real, networks, rngs), start.flatten(0, 1), group)
+        objective = self.matching_objective(task, real, networks, rngs)
+        images, _ = condense(objective, start.flatten(0, 1), group)
         return images.view_as(start)

@@ -28,7 +28,9 @@ import torch
 from core.checks import number, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
 from core.condensation.engine import condense, condensed_counts
-from core.condensation.problem import Condensation, Draws, Problem, RealData
+from core.condensation.latent import Normalisation, Separate
+from core.condensation.logits import FeaturesAndLogits
+from core.condensation.objective import Condensation, Draws, MatchingObjective, RealData
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
 from core.federation import Client, Format, Message, State, Task, pack
@@ -92,25 +94,27 @@ class FedDM(Condensing):
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         group = torch.repeat_interleave(condensed_counts(sizes, settings))
         start = condensing.starts(settings.init, real, group, task, rngs)
-        images, _ = condense(self.problem(task, message, real, rngs), start, group)
+        images, _ = condense(self.matching_objective(task, message, real, rngs), start, group)
         return condensing.uploads(clients, real, images, group)
 
-    def problem(self, task: Task, message: Message, real: RealData, rngs: Sequence[Rng]) -> Problem:
-        """What is matched: features and logits at disturbed weights, for the clients of `rngs`."""
+    def matching_objective(
+        self, task: Task, message: Message, real: RealData, rngs: Sequence[Rng]
+    ) -> MatchingObjective:
+        """Features and logits at disturbed weights, for the clients of `rngs`."""
         settings, model = self.settings, task.model_from(message.tensors)
-        encoder, own = LatentEncoder(model), settings.statistics == "own"
+        encoder = FeaturesAndLogits(model)
         shared = Rng(message.whole("seed")).at("round", message.whole("round"))
-        return Problem(
+        encoder.resample = disturbance(encoder, settings.rho, shared)
+        return MatchingObjective(
             encoder,
             real,
             settings,
             Draws(rngs, real.owner),
             task.inputs,
             task.runtime.autocast,
-            free=own,
-            head=True,
-            disturb=disturbance(encoder, settings.rho, shared),
-            fixed=None if own else LatentStatistics.running(model, len(rngs)),
+            Separate()
+            if settings.statistics == "own"
+            else Normalisation(real=LatentStatistics.running(model, len(rngs))),
         )
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:

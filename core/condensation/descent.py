@@ -1,11 +1,11 @@
-"""How condensed images are moved, and when a client has done enough.
+"""Optimisers of condensed images, and when a client has done enough.
 
 GDD-FL prints SGD and 300 epochs, FedVCK only a range of rates; SGD is its code's. With the exact
 gradient of the linear kernel (`estimator="expectation"`) there is no noise of batches, so that fewer,
 larger steps may reach the same loss, as long as they do not diverge:
 
 * "sgd": as GDD-FL prints it.
-* "scaled": SGD whose step is multiplied by the images of the group. The loss looks at their mean, so
+* "scaled": SGD whose step is multiplied by the images of the group. The loss compares their mean, so
   the gradient for one of m images is 1 / m of that for the mean; with this factor the mean moves
   equally far in groups of all sizes.
 * "adam": Adam (Kingma and Ba 2015) with PyTorch's defaults; `image_momentum` is its beta_1.
@@ -20,12 +20,14 @@ import torch
 from core.training import adam
 
 OPTIMISERS = ("sgd", "scaled", "adam")
-#: steps between two looks at the losses: a look waits for a GPU. Both means are taken over as many
-LOOK = 10
+#: steps between two checks of the losses, for which a GPU is waited. Both means are taken over as many
+INTERVAL = 10
 
 
-class Descent:
-    """The images of a condensation on their way down; `settings` are those of `Condensation`."""
+class ImageOptimiser:
+    """The optimiser of condensed images (M, C, H, W), with their groups and owners (M,), by the
+    settings of a `Condensation`.
+    """
 
     def __init__(
         self, images: torch.Tensor, group: torch.Tensor, owner: torch.Tensor, settings: Any
@@ -35,37 +37,42 @@ class Descent:
         if settings.image_optimiser == "scaled":
             self.scale = torch.bincount(group)[group].to(images.dtype).view(-1, 1, 1, 1)
         self.optimiser: torch.optim.Optimizer
+        rate, momentum = settings.image_lr, settings.image_momentum
         if settings.image_optimiser == "adam":
-            self.optimiser = adam([images], settings.image_lr, settings.image_momentum)
+            self.optimiser = adam([images], rate, momentum)
         else:
-            self.optimiser = torch.optim.SGD(
-                [images], lr=settings.image_lr, momentum=settings.image_momentum
-            )
+            self.optimiser = torch.optim.SGD([images], lr=rate, momentum=momentum)
         #: (M,) bool, images of clients that have stopped
-        self.still: torch.Tensor | None = None
+        self.stopped: torch.Tensor | None = None
 
     def step(self) -> None:
-        """Move the images by the gradient that they hold, but for those of clients that stopped."""
+        """Move the images by their gradients, but for those of clients that stopped."""
         if self.scale is not None:
             assert self.images.grad is not None
             self.images.grad.mul_(self.scale)
-        if self.still is None:
+        if self.stopped is None:
             self.optimiser.step()
             return
         before = self.images.detach().clone()
         self.optimiser.step()
-        self.images.copy_(torch.where(self.still[:, None, None, None], before, self.images))
+        self.images.copy_(torch.where(self.stopped[:, None, None, None], before, self.images))
 
-    def over(self, trace: torch.Tensor, owner: torch.Tensor) -> bool:
-        """Whether all clients have stopped; `trace` (steps, G) are the losses so far, `owner` (G,)
-        the groups' clients.
+    def all_stopped(self, trace: torch.Tensor, owner: torch.Tensor) -> bool:
+        """Stop clients whose loss has fallen enough; return whether that are all. `trace` (steps, G)
+        are the losses so far, `owner` (G,) the groups' clients.
         """
-        if self.factor is None or len(trace) % LOOK or len(trace) < 2 * LOOK:
+        if self.factor is None or len(trace) % INTERVAL or len(trace) < 2 * INTERVAL:
             return False
-        losses = trace.new_zeros(int(owner.max()) + 1, len(trace)).index_add_(0, owner, trace.T)
-        enough = losses[:, -LOOK:].mean(1) <= losses[:, :LOOK].mean(1) / self.factor
-        self.still = enough[self.owner] if self.still is None else self.still | enough[self.owner]
-        return bool(self.still.all())
+        losses = client_losses(trace, owner, int(owner.max()) + 1)
+        enough = losses[:, -INTERVAL:].mean(1) <= losses[:, :INTERVAL].mean(1) / self.factor
+        stopped = enough[self.owner]
+        self.stopped = stopped if self.stopped is None else self.stopped | stopped
+        return bool(self.stopped.all())
+
+
+def client_losses(trace: torch.Tensor, owner: torch.Tensor, clients: int) -> torch.Tensor:
+    """Losses of each client, (K, steps), from those of its groups, (steps, G); `owner` (G,)."""
+    return trace.new_zeros(clients, len(trace)).index_add_(0, owner, trace.T)
 
 
 def milestones(iterations: int) -> list[int]:
@@ -84,6 +91,6 @@ def progress(
         trace: (steps, G), the losses of all groups; steps after the last one repeat it.
         owner: (G,), the groups' clients, of K.
     """
-    losses = trace.new_zeros(clients, len(trace)).index_add_(0, owner, trace.T)
+    losses = client_losses(trace, owner, clients)
     losses = torch.cat([losses, losses[:, -1:].expand(-1, iterations - len(trace))], 1)
     return torch.stack([losses[:, s // 2 : s].mean(1) for s in milestones(iterations)], 1)

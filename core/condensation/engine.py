@@ -1,117 +1,80 @@
-"""Condensation of all clients' knowledge as one batch.
+"""Condensation of all clients' data as one batch.
 
 The encoder is shared and frozen within a round, so the condensed images of all clients can be
 embedded together: the convolutions are common to all, only the statistics of the normalisation
-layers differ from client to client. What a round is given stands in `core.condensation.problem`.
+layers differ from client to client. What is matched: see `core.condensation.objective`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 import torch
 
-from core.condensation.augment import Augmentation
-from core.condensation.descent import Descent
+from core.condensation.descent import ImageOptimiser
 from core.condensation.latent import LatentStatistics
-from core.condensation.problem import (
-    ESTIMATORS,
-    Condensation,
-    Problem,
-    Target,
-    augmented,
-)
-from core.models import at_once
+from core.condensation.objective import Condensation, MatchingObjective, Target, augmented
 from core.progress import counted
 
-#: from a step to its real side and the augmentation that the condensed images share with it
-RealSide = Callable[[int], tuple[Target, Augmentation | None]]
+#: from a step to its real side
+RealSide = Callable[[int], Target]
 
 
-def minibatch_side(problem: Problem) -> RealSide:
+def minibatches(objective: MatchingObjective) -> RealSide:
     """A fresh batch at every iteration, as printed (Eq. 9)."""
-
-    def side(step: int) -> tuple[Target, Augmentation | None]:
-        augmentation = problem.augmented(step)
-        return Target(*problem.batch("batch", step, augmentation)), augmentation
-
-    return side
+    return lambda step: objective.batch("batch", step, objective.augmentation(step))
 
 
-@torch.no_grad()
-def embed_all(
-    problem: Problem, entry: int
-) -> tuple[torch.Tensor, LatentStatistics, Augmentation | None]:
-    """Features (N, D) of all real images under one augmentation per group.
-
-    The statistics of Eq. 4 come from one batch drawn by P_w, as in a minibatch, and are then fixed
-    for all images; a network without batch normalisation needs no such batch, nor does one whose
-    statistics are given.
-    """
-    if problem.disturb:
-        problem.disturb(entry)
-    real, augmentation = problem.real, problem.augmented(entry)
-    statistics = problem.fixed or LatentStatistics((), ())
-    if problem.encoder.normalisations and problem.fixed is None:
-        _, statistics = problem.batch("statistics", entry, augmentation)
-    parts = []
-    most = at_once(real.images)
-    for images, group in zip(real.images.split(most), real.group.split(most), strict=True):
-        inputs = augmented(problem.prepare(images), augmentation, group)
-        parts.append(problem.embed(inputs, real.owner[group], statistics)[0])
-    return torch.cat(parts), statistics, augmentation
-
-
-class Pool:
-    """What is stored of the real side, by the step: made when it is first asked for, and anew where
-    the draw is another one.
-    """
-
-    def __init__(self, problem: Problem, make: Callable[[int], Any]) -> None:
-        self.problem, self.make = problem, make
-        self.kept: dict[int, tuple[int, Any]] = {}
-
-    def __getitem__(self, step: int) -> Any:
-        entry = self.problem.entry(step)
-        place = entry % self.problem.entries
-        if place not in self.kept or self.kept[place][0] != entry:
-            self.kept[place] = entry, self.make(entry)
-        return self.kept[place][1]
-
-
-def _feature_bank(problem: Problem) -> RealSide:
+def feature_bank(objective: MatchingObjective) -> RealSide:
     """Batches of stored features: the encoder is frozen, so an image's features need not be
     computed twice.
     """
-    bank = Pool(problem, lambda entry: embed_all(problem, entry))
+    bank = stored(objective, objective.embed_all)
 
-    def side(step: int) -> tuple[Target, Augmentation | None]:
-        features, statistics, augmentation = bank[step]
-        return Target(features[problem.rows("batch", step)], statistics), augmentation
+    def target(step: int) -> Target:
+        features = bank(step).features[objective.rows("batch", step)]
+        return attrs.evolve(bank(step), features=features)
 
-    return side
+    return target
 
 
-def expectation_side(problem: Problem) -> RealSide:
+def expectations(objective: MatchingObjective) -> RealSide:
     """The exact importance-weighted mean of all features, E_{P_w}[psi(T)] of Eq. 10: what batches
     estimate.
     """
-    real = problem.real
+    real = objective.real
 
-    def expected(entry: int) -> tuple[Target, Augmentation | None]:
-        features, statistics, augmentation = embed_all(problem, entry)
-        mean = features.new_zeros(real.groups, features.shape[1])
-        mean.index_add_(0, real.group, features * real.probabilities[:, None])
-        return Target(mean[:, None], statistics), augmentation
+    def expectation(entry: int) -> Target:
+        target = objective.embed_all(entry)
+        mean = target.features.new_zeros(real.groups, target.features.shape[1])
+        mean.index_add_(0, real.group, target.features * real.probabilities[:, None])
+        return attrs.evolve(target, features=mean[:, None])
 
-    return Pool(problem, expected).__getitem__
+    return stored(objective, expectation)
 
 
-REAL_SIDES: dict[str, Callable[[Problem], RealSide]] = dict(
-    zip(ESTIMATORS, (minibatch_side, _feature_bank, expectation_side), strict=True)
-)
+def stored(objective: MatchingObjective, make: Callable[[int], Target]) -> RealSide:
+    """The pool of a real side, by the step: each draw is made when it is first asked for, and
+    replaced where the step asks for a new one.
+    """
+    pool: dict[int, tuple[int, Target]] = {}
+
+    def target(step: int) -> Target:
+        entry = objective.entry(step)
+        place = entry % objective.entries
+        if place not in pool or pool[place][0] != entry:
+            pool[place] = entry, make(entry)
+        return pool[place][1]
+
+    return target
+
+
+REAL_SIDES: dict[str, Callable[[MatchingObjective], RealSide]] = {
+    "minibatch": minibatches,
+    "feature_bank": feature_bank,
+    "expectation": expectations,
+}
 
 
 def condensed_counts(sizes: torch.Tensor, settings: Condensation) -> torch.Tensor:
@@ -124,7 +87,7 @@ def condensed_counts(sizes: torch.Tensor, settings: Condensation) -> torch.Tenso
 
 
 def condense(
-    problem: Problem,
+    objective: MatchingObjective,
     start: torch.Tensor,
     group: torch.Tensor,
     watch: Callable[[int, torch.Tensor], None] | None = None,
@@ -139,41 +102,38 @@ def condense(
     Returns: the images (M, C, H, W) and the loss of every step and group, (steps, G), which are
         fewer than the iterations where all clients have stopped.
     """
-    settings, real = problem.settings, problem.real
+    settings, real = objective.settings, objective.real
     images, owner = start.clone(), real.owner[group]
-    descent = Descent(images, group, owner, settings)
-    blocks = blocks_of(problem, group)
-    real_side = REAL_SIDES[settings.estimator](problem)
+    optimiser = ImageOptimiser(images, group, owner, settings)
+    blocks = blocks_of(objective, group)
+    real_side = REAL_SIDES[settings.estimator](objective)
     trace = torch.zeros(settings.iterations, real.groups, device=images.device)
-    moving, images.grad = problem.moving, torch.empty_like(images)
+    statistics, images.grad = None, torch.empty_like(images)
     for step in counted(range(settings.iterations), "condensation", settings.iterations):
         if watch:
             watch(step, images)
-        if problem.disturb:
-            problem.disturb(problem.entry(step))
-        target, augmentation = real_side(step)
-        if moving is not None:
-            moving = moving.blend(target.statistics, 0.1)
-        statistics = None if problem.free else moving or target.statistics
+        objective.resample(objective.entry(step))
+        target = real_side(step)
+        statistics = objective.normalisation.condensed(target.statistics, statistics)
         for block in blocks:
-            images.grad[block.rows], trace[step, block.groups] = block.descend(
-                problem, images[block.rows], target.features[block.groups], statistics, augmentation
+            images.grad[block.rows], trace[step, block.groups] = block.slope(
+                objective, images[block.rows], target, statistics
             )
         if settings.clip_norm is not None:
-            clip_by_client(images.grad, owner, problem.clients, settings.clip_norm)
-        descent.step()
-        if descent.over(trace[: step + 1], real.owner):
+            clip_by_client(images.grad, owner, objective.clients, settings.clip_norm)
+        optimiser.step()
+        if optimiser.all_stopped(trace[: step + 1], real.owner):
             return images, trace[: step + 1]
     return images, trace
 
 
 @attrs.frozen(eq=False)
 class _Block:
-    """The condensed images of a few clients, which are embedded at once: clients have nothing to do
-    with each other.
+    """The condensed images of consecutive clients, which are embedded at once: clients have nothing
+    to do with each other.
 
-    `group` (M,) and `owner` (M,) of its images, the owner counted from its first client; `slots`
-    and `weights`: see `_slots`.
+    Slices of all `clients`, `groups` and images (`rows`); `group` (M,) and `owner` (M,) of its
+    images, the owner counted from its first client; `slots` and `weights` of `_slots`.
     """
 
     clients: slice
@@ -184,51 +144,40 @@ class _Block:
     slots: torch.Tensor
     weights: torch.Tensor
 
-    def descend(
+    def slope(
         self,
-        problem: Problem,
+        objective: MatchingObjective,
         images: torch.Tensor,
-        target: torch.Tensor,
+        target: Target,
         statistics: LatentStatistics | None,
-        augmentation: Augmentation | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of the loss with respect to the images (M, C, H, W), and the loss of every
         group (g,).
         """
         images = images.requires_grad_()
-        given = None if statistics is None else statistics[self.clients]
-        features, _ = problem.embed(
-            augmented(images, augmentation, self.group),
+        features, _ = objective.embed(
+            augmented(images, target.augmentation, self.group),
             self.owner,
-            given,
+            None if statistics is None else statistics[self.clients],
             self.clients.stop - self.clients.start,
         )
-        padded = features.new_zeros(self.weights.numel(), features.shape[1]).index_copy(
-            0, self.slots, features
-        )
-        loss = problem.loss(target, padded.view(*self.weights.shape, -1), self.weights)
-        (gradient,) = torch.autograd.grad(loss.sum(), [images])
-        return gradient, loss.detach()
+        padded = features.new_zeros(self.weights.numel(), features.shape[1])
+        padded = padded.index_copy(0, self.slots, features).view(*self.weights.shape, -1)
+        loss = objective.losses(target.features[self.groups], padded, self.weights)
+        (slope,) = torch.autograd.grad(loss.sum(), [images])
+        return slope, loss.detach()
 
 
-def blocks_of(problem: Problem, group: torch.Tensor) -> list[_Block]:
+def blocks_of(objective: MatchingObjective, group: torch.Tensor) -> list[_Block]:
     """The condensed images with these groups (M,) in blocks."""
-    counts = torch.bincount(group, minlength=problem.real.groups)
-    first, found = [0, *counts.cumsum(0).tolist()], []
-    for clients, groups in problem.blocks(counts.tolist()):
+    counts = torch.bincount(group, minlength=objective.real.groups)
+    first, blocks = [0, *counts.cumsum(0).tolist()], []
+    for clients, groups in objective.blocks(counts.tolist()):
         rows = slice(first[groups.start], first[groups.stop])
-        some = group[rows]
-        found.append(
-            _Block(
-                clients,
-                groups,
-                rows,
-                some,
-                problem.real.owner[some] - clients.start,
-                *_slots(some - groups.start, groups.stop - groups.start),
-            )
-        )
-    return found
+        owner = objective.real.owner[group[rows]] - clients.start
+        slots = _slots(group[rows] - groups.start, groups.stop - groups.start)
+        blocks.append(_Block(clients, groups, rows, group[rows], owner, *slots))
+    return blocks
 
 
 def _slots(group: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:

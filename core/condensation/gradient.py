@@ -28,8 +28,7 @@ from torch.nn import functional as F
 
 from core.checks import number, on_or_off, whole
 from core.condensation.augment import Augmentation, augment
-from core.condensation.problem import Draws, RealData, strategy
-from core.condensation.selection import draw, draw_different
+from core.condensation.objective import Draws, RealData, strategy
 from core.models import initialise
 from core.progress import counted
 from core.rng import Rng
@@ -208,13 +207,9 @@ def _real_gradients(
     problem: GradientProblem, weights: Tensors, augmentation: Augmentation, step: int, match: int
 ) -> dict[str, torch.Tensor]:
     """grad L(T_c) of a fresh batch of every group, (G, ...) by name."""
-    real, count = problem.real, problem.settings.real_batch
-    if problem.settings.replacement:
-        uniform = problem.draws.uniform(count, "batch", step, match)
-        rows = draw(real.probabilities, real.group, real.groups, uniform)
-    else:
-        keys = problem.draws.each_image(real, "batch", step, match)
-        rows = draw_different(real.group, real.groups, keys, count)
+    real, settings = problem.real, problem.settings
+    count = settings.real_batch
+    rows = problem.draws.rows(real, count, settings.replacement, "batch", step, match)
     parts = []
     for groups in problem.chunks(count):
         inputs = problem.prepare(real.images[rows[groups].flatten()])

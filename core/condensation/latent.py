@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -105,8 +105,10 @@ class LatentEncoder(nn.Module):
             return GroupwiseNorm(layer, next(position), self._pass)
 
         replace_layers(self.model, groupwise)
-        #: how many batch normalisations there are
+        #: number of batch normalisations
         self.normalisations = next(position)
+        #: moves the weights to a draw of a given number, where features are compared at several
+        self.resample: Callable[[int], None] | None = None
 
     def forward(
         self,
@@ -133,6 +135,47 @@ class LatentEncoder(nn.Module):
     def logits(self, features: torch.Tensor) -> torch.Tensor:
         """Logits (N, classes) of features (N, D)."""
         return self.model.classifier(features)
+
+
+@attrs.frozen
+class Normalisation:
+    """Whose statistics batch normalisation takes: real images those of their batch, and condensed
+    images the same (Eq. 4).
+    """
+
+    #: fixed statistics of real images; None: those of their batch
+    real: LatentStatistics | None = None
+
+    def condensed(
+        self, batch: LatentStatistics, before: LatentStatistics | None
+    ) -> LatentStatistics | None:
+        """Statistics for condensed images, from those of the real batch and from what this returned
+        a step before; None: those of the condensed images themselves.
+        """
+        return batch
+
+
+class Separate(Normalisation):
+    """Real and condensed images are normalised by their own statistics each."""
+
+    def condensed(
+        self, batch: LatentStatistics, before: LatentStatistics | None
+    ) -> LatentStatistics | None:
+        """None."""
+        return None
+
+
+@attrs.frozen
+class RunningAverage(Normalisation):
+    """Condensed images are normalised by a running average that takes a tenth of every real batch."""
+
+    start: LatentStatistics = attrs.field(kw_only=True)
+
+    def condensed(
+        self, batch: LatentStatistics, before: LatentStatistics | None
+    ) -> LatentStatistics:
+        """The average with this batch."""
+        return (before or self.start).blend(batch, 0.1)
 
 
 class GroupwiseNorm(FusedNorm):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 
 from core.errors import unknown
@@ -10,6 +13,9 @@ from core.models.tensors import at_least_float32
 KERNELS = ("linear", "gaussian")
 #: widths of the Gaussian kernel, as multiples of the bandwidth (M3D, and FedVCK's released code)
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
+#: a matching loss: from real features (G, n, D), condensed ones (G, m, D) and the weights of these,
+#: (G, m), to one number per group, (G,)
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def mmd(
@@ -22,7 +28,7 @@ def mmd(
 
     K_XY is the mean of k(x_i, y_j) over all pairs, pairs of a sample with itself included. With
     weights of Y it is the mean over i of sum_j v_j k(x_i, y_j), where v are the weights divided by their
-    sum. A sample of weight 0 is not there, which is how groups of different sizes stand in one tensor.
+    sum. A sample of weight 0 does not count, so that groups of different sizes fit in one tensor.
 
     Kernels:
         "linear": k(a, b) = <a, b>. The MMD is then the squared distance of the means (Eq. 2), and is
@@ -46,8 +52,9 @@ def mmd(
     with torch.autocast(x.device.type, enabled=False):
         x, y = at_least_float32(x), at_least_float32(y)
         if kernel == "gaussian":
-            return gaussian_mmd(x, y, y_weights)
-        return (x.mean(-2) - mean_feature(y, y_weights)).square().sum(-1)
+            return _gaussian_mmd(x, y, _shares(y, y_weights))
+        mean = y.mean(-2) if y_weights is None else (y * _shares(y, y_weights)[..., None]).sum(-2)
+        return (x.mean(-2) - mean).square().sum(-1)
 
 
 def _not_zero(values: torch.Tensor) -> torch.Tensor:
@@ -62,15 +69,8 @@ def _shares(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor
     return weights / _not_zero(weights.sum(-1, keepdim=True))
 
 
-def mean_feature(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    """The mean of samples (..., n, D), (..., D), by their weights (..., n) where they are given."""
-    if weights is None:
-        return samples.mean(-2)
-    return (samples * _shares(samples, weights)[..., None]).sum(-2)
-
-
-def gaussian_mmd(x: torch.Tensor, y: torch.Tensor, y_weights: torch.Tensor | None) -> torch.Tensor:
-    """The squared distance of `mmd` with the Gaussian kernel; arguments as there."""
+def _gaussian_mmd(x: torch.Tensor, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """The squared distance of `mmd` with the Gaussian kernel; `shares` of Y sum to one."""
     samples = torch.cat([x, y], -2)
     # distances do not change, but |a|^2 + |b|^2 - 2<a, b> loses fewer digits near the origin
     samples = samples - samples.detach().mean(-2, keepdim=True)
@@ -79,17 +79,33 @@ def gaussian_mmd(x: torch.Tensor, y: torch.Tensor, y_weights: torch.Tensor | Non
         squares[..., :, None] + squares[..., None, :] - 2 * samples @ samples.transpose(-2, -1)
     )
     distances = distances.clamp_min(0)
-    shares_x, shares_y = _shares(x, None), _shares(y, y_weights)
-    bandwidth = _mean_distance(distances.detach(), torch.cat([shares_x, shares_y], -1) > 0)
-    width = bandwidth[..., None, None]
+    signed = torch.cat([_shares(x, None), -shares], -1)
+    # h: a sample has distance 0 to itself
+    present = (signed != 0).to(x.dtype)
+    count = present.sum(-1)
+    total = torch.einsum("...i,...ij,...j->...", present, distances.detach(), present)
+    width = _not_zero(total / _not_zero(count * (count - 1)))[..., None, None]
     kernel = sum(torch.exp(-distances / (width * multiple)) for multiple in MULTIPLES)
-    signed = torch.cat([shares_x, -shares_y], -1)
     return torch.einsum("...i,...ij,...j->...", signed, kernel, signed)
 
 
-def _mean_distance(distances: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-    """Mean distance of two different samples that are present, (...,)."""
-    present = present.to(distances.dtype)
-    count = present.sum(-1)
-    total = torch.einsum("...i,...ij,...j->...", present, distances, present)
-    return _not_zero(total / _not_zero(count * (count - 1)))
+@functools.cache
+def kernel_loss(kernel: str) -> Loss:
+    """The matching loss of a kernel: `mmd` of each group."""
+    return lambda real, condensed, weights: mmd(real, condensed, kernel, weights)
+
+
+@functools.cache
+def compares_means(loss: Loss) -> bool:
+    """Whether a loss moves condensed features by the mean of the real ones alone, which is what an
+    exact expectation has. It is tried on an example.
+    """
+    draws = torch.Generator().manual_seed(0)
+    real, condensed = (torch.randn(1, number, 4, generator=draws) for number in (5, 3))
+
+    def slope(compared: torch.Tensor) -> torch.Tensor:
+        at = condensed.clone().requires_grad_()
+        return torch.autograd.grad(loss(compared, at, at.new_ones(1, 3)).sum(), [at])[0]
+
+    with torch.enable_grad():
+        return torch.allclose(slope(real), slope(real.mean(1, keepdim=True)), rtol=1e-4, atol=1e-6)

@@ -19,13 +19,14 @@ Where the paper is silent or unclear:
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import attrs
 import torch
 
-from core.condensation.augment import Augmentation, augment
+from core.condensation.augment import Augmentation
 from core.condensation.latent import LatentStatistics
-from core.condensation.matching import mmd
-from core.condensation.problem import Draws, Problem
+from core.condensation.objective import Draws, MatchingObjective, augmented
 from core.errors import InputError, unknown
 from core.models.tensors import at_least_float32
 from core.rng import Rng
@@ -102,29 +103,39 @@ def uncertain_shift(
         )
     if not 0 <= p <= 1:
         raise InputError(f"p, the probability of a shift, must lie in [0, 1], not {p!r}")
-    if form not in FORMS:
-        raise unknown("form of the shift", form, FORMS)
     generator = rng.generator() if isinstance(rng, Rng) else rng
-    chosen = torch.rand((), generator=generator, device=generator.device).to(features.device) < p
-    noise = torch.randn(2, *features.shape[:2], generator=generator, device=generator.device).to(
-        features.device
-    )
-    return torch.where(chosen, shifted(features, noise, form), features)
+    chosen = torch.rand((), generator=generator, device=generator.device) < p
+    noise = torch.randn(2, *features.shape[:2], generator=generator, device=generator.device)
+    changed = shifted(features, noise.to(features.device), form)
+    return torch.where(chosen.to(features.device), changed, features)
 
 
 @attrs.frozen
 class Shift:
-    """What a condensation shifts: in which form, how often, and where: 0 the image, n the maps
-    after block n.
+    """How a condensation shifts: the form, how often (p), and where: 0 the image, n the maps after
+    block n.
     """
 
     form: str
     p: float
     layer: int
 
+    def change(self, maps: torch.Tensor, draws: Draws, step: int) -> torch.Tensor:
+        """U_p of the batches of groups, maps (g * B, C, H, W) with those of a group together, drawn
+        from each client's own stream.
+        """
+        groups = sum(draws.sizes)
+        batches = maps.unflatten(0, (groups, -1))
+        batch, channels = batches.shape[1:3]
+        chosen = draws.uniform(1, "shifted", step) < self.p
+        noise = draws.normal(2 * batch * channels, "shift", step)
+        noise = noise.view(groups, 2, batch, channels).transpose(0, 1)
+        changed = shifted(batches, noise, self.form)
+        return torch.where(chosen[..., None, None, None], changed, batches).flatten(0, 1)
+
 
 @attrs.frozen(eq=False)
-class ShiftedProblem(Problem):
+class ShiftedMatching(MatchingObjective):
     """Matching of the real images as they are and, beside that, under U_p: both losses of Algorithm
     1.
 
@@ -135,67 +146,33 @@ class ShiftedProblem(Problem):
     shift: Shift = attrs.field(default=Shift("dsu", 0.5, 0))
 
     def block(
-        self,
-        rows: torch.Tensor,
-        clients: slice,
-        groups: slice,
-        step: int,
-        augmentation: Augmentation | None,
+        self, rows: torch.Tensor, clients: slice, step: int, augmentation: Augmentation | None
     ) -> tuple[torch.Tensor, LatentStatistics]:
         """psi(A_c(x)) and psi(A_c(U_p(x))) side by side, (g * B, 2D), of the batches of some
         groups.
         """
-        plain, used = super().block(rows, clients, groups, step, augmentation)
+        plain, used = super().block(rows, clients, step, augmentation)
         group = self.real.group[rows.flatten()]
+        draws, layer = self.draws.of(clients), self.shift.layer
         inputs = self.prepare(self.real.images[rows.flatten()])
-        change = Change(self.shift, self.draws.of(clients), step)
-        if self.shift.layer == 0:
-            inputs = change(inputs)
-        if augmentation is not None:
-            inputs = augment(inputs, augmentation, group)
-        handle = change.at(self.encoder.model) if self.shift.layer else None
-        try:
-            owner, count = self.real.owner[group] - clients.start, clients.stop - clients.start
-            moved, _ = self.embed(inputs, owner, None, count)
-        finally:
-            if handle:
-                handle.remove()
+        if layer == 0:
+            inputs = self.shift.change(inputs, draws, step)
+        inputs = augmented(inputs, augmentation, group)
+        with ExitStack() as stack:
+            if layer:
+                network_block = self.encoder.model.get_submodule(f"blocks.{layer - 1}")
+                hook = network_block.register_forward_hook(
+                    lambda module, given, maps: self.shift.change(maps, draws, step)
+                )
+                stack.callback(hook.remove)
+            owner = self.real.owner[group] - clients.start
+            moved, _ = self.embed(inputs, owner, None, clients.stop - clients.start)
         return torch.cat([plain, moved], 1), used
 
-    def loss(
+    def losses(
         self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
         """L_U + L_{S,T} of every group, (G,): line 9 to 11 of Algorithm 1."""
         plain, moved = target.chunk(2, -1)
         # L_{S,T} = || O_c^T - O_c^S ||^2, L_U = || O_c^U - O_c^S ||^2
-        return mmd(moved, features, self.settings.kernel, y_weights=weights) + mmd(
-            plain, features, self.settings.kernel, y_weights=weights
-        )
-
-
-@attrs.frozen(eq=False)
-class Change:
-    """U_p of the batches of the groups of some clients at one step, drawn from each client's own
-    stream.
-    """
-
-    shift: Shift
-    draws: Draws
-    step: int
-
-    def __call__(self, maps: torch.Tensor) -> torch.Tensor:
-        """Maps (g * B, C, H, W), those of a group together, after U_p."""
-        number = sum(self.draws.sizes)
-        batch, channels = len(maps) // number, maps.shape[1]
-        chosen = self.draws.uniform(1, "shifted", self.step) < self.shift.p
-        noise = self.draws.normal(2 * batch * channels, "shift", self.step)
-        noise = noise.view(number, 2, batch, channels).transpose(0, 1)
-        each = maps.unflatten(0, (number, batch))
-        return torch.where(
-            chosen[..., None, None, None], shifted(each, noise, self.shift.form), each
-        ).flatten(0, 1)
-
-    def at(self, network: torch.nn.Module) -> torch.utils.hooks.RemovableHandle:
-        """Put it behind a block of a ConvNet until the handle is removed."""
-        block = network.get_submodule(f"blocks.{self.shift.layer - 1}")
-        return block.register_forward_hook(lambda module, inputs, maps: self(maps))
+        return self.loss(moved, features, weights) + self.loss(plain, features, weights)

@@ -14,7 +14,7 @@ from torch import nn
 from core import models, server
 from core.checks import number, part, whole
 from core.condensation import augment, draw_augmentation, initial_images, to_wire
-from core.condensation.problem import Condensation, RealData
+from core.condensation.objective import Condensation, RealData
 from core.data import Dataset
 from core.errors import Diverged
 from core.federation import Algorithm, Client, Field, Format, Message, State, Task

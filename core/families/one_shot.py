@@ -31,7 +31,7 @@ from torch import nn
 from core import metrics, server
 from core.checks import beta_1, number, on_or_off, one_of, whole
 from core.condensation.initial import KINDS
-from core.condensation.problem import RealData, strategy
+from core.condensation.objective import RealData, strategy
 from core.errors import InputError
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge

@@ -7,7 +7,7 @@ import torch
 
 from core.condensation import mmd
 from core.condensation.engine import condensed_counts
-from core.condensation.problem import Condensation
+from core.condensation.objective import Condensation
 from core.errors import InputError
 
 

@@ -14,7 +14,8 @@ from torch import nn
 import lab
 from core import algorithms, models
 from core.condensation import LatentEncoder, engine, initial_images, to_wire
-from core.condensation.problem import Condensation, Draws, Problem, RealData
+from core.condensation.latent import Normalisation, Separate
+from core.condensation.objective import Condensation, Draws, MatchingObjective, RealData
 from core.errors import InputError, brief, unknown
 from core.federation import Client, RoundResult, State, Task
 from core.models import Classifier, Stacked
@@ -303,7 +304,7 @@ def learned(
 class Matching:
     """One client's images, about to be condensed under a model that does not change."""
 
-    problem: Problem
+    objective: MatchingObjective
     #: network inputs (M, C, H, W) from which the images start
     start: torch.Tensor
     #: (M,) the label of each, and its position among those that the client holds
@@ -335,17 +336,17 @@ def matching(
     )
     counts = torch.full_like(held, per_class)
     start = initial_images(kind, real.images, group, counts, task.inputs, rng.generator())
-    problem = Problem(
+    objective = MatchingObjective(
         LatentEncoder(model),
         real,
         Condensation(**{"estimator": "expectation", **settings}),
         Draws([rng], real.owner),
         task.inputs,
         task.runtime.autocast,
-        free=free,
+        Separate() if free else Normalisation(),
     )
     groups = torch.repeat_interleave(counts)
-    return Matching(problem, start, held[groups], groups)
+    return Matching(objective, start, held[groups], groups)
 
 
 def condensed(
@@ -373,7 +374,7 @@ def condensed(
     the mean over classes.
     """
     at = matching(task, model, images, labels, per_class, rng, kind=kind, free=free, **settings)
-    pictures, losses = engine.condense(at.problem, at.start, at.group, watch)
+    pictures, losses = engine.condense(at.objective, at.start, at.group, watch)
     return pictures, at.labels, losses.mean(1)
 
 

@@ -12,7 +12,8 @@ from core import algorithms
 from core.baselines import desa as module
 from core.baselines.desa import anchors, anchors_format, collect, redraw, supervised_contrastive
 from core.condensation import LatentEncoder, draw
-from core.condensation.problem import Draws
+from core.condensation.latent import Separate
+from core.condensation.objective import Draws
 from core.families import condensing
 from core.federation import Ledger, Message, UploadError, pack, validate_uploads
 from core.rng import Rng
@@ -372,17 +373,19 @@ def test_anchors_are_matched_at_another_random_network_in_every_iteration(
     """And by the statistics of their own batch."""
     seen, condense = [], module.condense
     monkeypatch.setattr(
-        module, "condense", lambda problem, *rest: seen.append(problem) or condense(problem, *rest)
+        module,
+        "condense",
+        lambda objective, *rest: seen.append(objective) or condense(objective, *rest),
     )
     desa(candidates=3).at_clients("anchors", clients, {}, Rng(3))
-    (problem,) = seen
-    assert problem.free
+    (objective,) = seen
+    assert isinstance(objective.normalisation, Separate)
     counts = torch.cat([client.class_counts for client in clients])
-    assert problem.real.group.bincount().equal(counts[counts > 0].clamp(max=3))
+    assert objective.real.group.bincount().equal(counts[counts > 0].clamp(max=3))
     for number in (0, 1, 5):
-        problem.disturb(number)
+        objective.resample(number)
         fresh = task.new_model(Rng(3).at("network", number)).state_dict()
-        for name, value in problem.encoder.model.state_dict().items():
+        for name, value in objective.encoder.model.state_dict().items():
             assert torch.equal(value, fresh[name])
 
 

@@ -51,7 +51,7 @@ def test_every_iteration_matches_mean_features_at_another_random_network():
     """
     algorithm, task, real, rngs, start = pieces(images_per_class=2, augmentation="scale_rotate")
     group = torch.arange(real.groups).repeat_interleave(2)
-    problem = algorithm.problem(task, real, Rng(7), rngs)
+    objective = algorithm.matching_objective(task, real, Rng(7), rngs)
     images = algorithm.condense(task, real, start, Rng(7), rngs).flatten(0, 1)
     s, velocity = start.flatten(0, 1), 0.0
     weights = []
@@ -60,7 +60,7 @@ def test_every_iteration_matches_mean_features_at_another_random_network():
         initialise(encoder.model, Rng(7).at("network", step))
         weights.append(encoder.model.classifier.weight.clone())
         psi = encoder.model.embed
-        rows, drawn = problem.rows("batch", step), problem.augmented(step)
+        rows, drawn = objective.rows("batch", step), objective.augmentation(step)
         real_mean = torch.stack(
             [
                 psi(augment(task.inputs(real.images[own]), drawn, torch.full_like(own, g))).mean(0)
@@ -79,11 +79,11 @@ def test_every_iteration_matches_mean_features_at_another_random_network():
 def test_stored_features_are_matched_at_their_own_random_network():
     """A pool of two: the third step has the first network again, on both sides."""
     algorithm, task, real, rngs, start = pieces()
-    problem = algorithm.problem(task, real, Rng(7), rngs)
+    objective = algorithm.matching_objective(task, real, Rng(7), rngs)
     stored = {"estimator": "expectation", "pool": 2, "image_momentum": 0.0}
-    problem = attrs.evolve(problem, settings=attrs.evolve(problem.settings, **stored))
+    objective = attrs.evolve(objective, settings=attrs.evolve(objective.settings, **stored))
     s, group = start.flatten(0, 1), torch.arange(real.groups)
-    images, _ = condense(problem, s, group)
+    images, _ = condense(objective, s, group)
     for number in (0, 1, 0):
         encoder = LatentEncoder(algorithm.settings.encoder(task, Rng(0)))
         initialise(encoder.model, Rng(7).at("network", number))
@@ -99,9 +99,9 @@ def test_batches_without_replacement_hold_different_images():
     """As in the authors' code, and each of its own group; with replacement some come twice."""
     for replacement in (False, True):
         algorithm, task, real, rngs, _ = pieces(replacement=replacement, real_batch=30)
-        problem = algorithm.problem(task, real, Rng(7), rngs)
+        objective = algorithm.matching_objective(task, real, Rng(7), rngs)
         for step in range(3):
-            rows = problem.rows("batch", step)
+            rows = objective.rows("batch", step)
             assert (real.group[rows] == torch.arange(real.groups)[:, None]).all()
             different = [len(own.unique()) for own in rows]
             enough = real.group.bincount().clamp(max=30).tolist()

@@ -10,7 +10,7 @@ from core import algorithms
 from core.baselines.feddm import disturbance
 from core.condensation import LatentEncoder, draw
 from core.condensation.engine import condense, condensed_counts
-from core.condensation.problem import Condensation, Draws, RealData
+from core.condensation.objective import Condensation, Draws, RealData
 from core.families import condensing
 from core.federation import pack
 from core.rng import Rng
@@ -126,8 +126,8 @@ def losses(task, real, start, group, **settings):
     """The loss of every group before the first step, at weights that are not disturbed."""
     still = {"rho": 0.0, "iterations": 1, "image_lr": 1e-9}
     algorithm = feddm(**still | settings)
-    problem = algorithm.problem(task, received(task, algorithm), real, [Rng(3)])
-    return condense(problem, start, group)[1][0]
+    objective = algorithm.matching_objective(task, received(task, algorithm), real, [Rng(3)])
+    return condense(objective, start, group)[1][0]
 
 
 def of_classes(task, sizes):

@@ -10,7 +10,7 @@ import torch
 from core import algorithms
 from core.algorithms import fedvck as fedvck_module
 from core.condensation.engine import condensed_counts
-from core.condensation.problem import Condensation
+from core.condensation.objective import Condensation
 from core.data import Dataset, Split
 from core.errors import InputError
 from core.families import condensing
@@ -226,18 +226,15 @@ def test_the_released_form_compares_with_prototypes_of_length_1(task, clients, f
     assert torch.allclose(lengths, ones, atol=1e-5) == (form == "released")
 
 
-def test_the_running_average_begins_with_the_statistics_of_the_model(task, clients, monkeypatch):
+def test_the_running_average_begins_with_the_statistics_of_the_model(task, clients):
     """As in the released code, the same for every client."""
-    seen, model = [], task.new_model(Rng(4))
+    model = task.new_model(Rng(4))
     model.blocks[0].norm.running_mean += torch.arange(8.0)
-    noting = fedvck_module.condense
-    monkeypatch.setattr(
-        fedvck_module,
-        "condense",
-        lambda problem, *given: seen.append(problem) or noting(problem, *given),
+    real, _ = condensing.gather(clients, [Rng(k) for k in range(3)])
+    objective = fedvck(statistics="running").matching_objective(
+        task, model, real, [Rng(k) for k in range(3)]
     )
-    fedvck(statistics="running").condense(clients, model, [Rng(k) for k in range(3)])
-    for mean in seen[0].moving.means[0]:
+    for mean in objective.normalisation.start.means[0]:
         torch.testing.assert_close(mean, model.blocks[0].norm.running_mean)
 
 

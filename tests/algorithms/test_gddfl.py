@@ -54,10 +54,10 @@ def test_without_a_shift_both_losses_are_alike():
 def test_both_networks_are_drawn_anew_where_they_are_fresh(task):
     algorithm = algorithms.create("gddfl", SMALL | {"encoders": "two", "networks": "fresh"})
     real, _ = gather(make_clients(TINY, task), [Rng(1), Rng(2)])
-    problem = algorithm.problem(task, real, Rng(7), [Rng(1), Rng(2)])
+    objective = algorithm.matching_objective(task, real, Rng(7), [Rng(1), Rng(2)])
     for number in (1, 4):
-        problem.disturb(number)
-        for encoder, name in ((problem.encoder, "network"), (problem.second, "second")):
+        objective.resample(number)
+        for encoder, name in ((objective.encoder, "network"), (objective.encoder.second, "second")):
             drawn = algorithm.settings.encoder(task, Rng(0))
             initialise(drawn, Rng(7).at(name, number))
             assert torch.equal(encoder.model.classifier.weight, drawn.classifier.weight)
@@ -115,7 +115,7 @@ def test_two_fixed_networks_match_the_mean_of_their_logits():
     algorithm = algorithms.create("gddfl", given)
     real, _ = gather([few], [Rng(3)])
     networks = Rng(5)
-    problem = algorithm.problem(task, real, networks, [Rng(3)])
+    objective = algorithm.matching_objective(task, real, networks, [Rng(3)])
     shape = (2, 1, *task.dataset.train.images.shape[1:])
     # from a start of its own: where a rectifier is within rounding of its edge, a step of 50 tells
     start = torch.randn(shape, generator=Rng(1).generator())
@@ -127,13 +127,13 @@ def test_two_fixed_networks_match_the_mean_of_their_logits():
             true = task.inputs(few.images[few.labels == label])
             loss = sum(
                 (encoder.model(true).mean(0) - encoder.model(made).mean(0)).square().sum()
-                for encoder in (problem.encoder, problem.second)
+                for encoder in (objective.encoder, objective.encoder.second)
             )
             images[group] -= 50.0 * torch.autograd.grad(loss, made)[0]
     assert (found - start).abs().max() > 0.01
     torch.testing.assert_close(found, images, rtol=1e-4, atol=1e-4)
     assert not torch.equal(
-        problem.encoder.model.classifier.weight, problem.second.model.classifier.weight
+        objective.encoder.model.classifier.weight, objective.encoder.second.model.classifier.weight
     )
 
 
@@ -143,8 +143,10 @@ def test_a_constant_augmentation_is_one_for_all(task):
 
     def draws(stream=3, **more):
         settings = SMALL | {"augmentation": "crop_rotate_scale", **more}
-        problem = algorithms.create("dm", settings).problem(task, real, Rng(5), [Rng(stream)])
-        return torch.cat([problem.augmented(entry).affine for entry in (0, 1, 7)])
+        objective = algorithms.create("dm", settings).matching_objective(
+            task, real, Rng(5), [Rng(stream)]
+        )
+        return torch.cat([objective.augmentation(entry).affine for entry in (0, 1, 7)])
 
     for client in (3, 4):
         found = draws(client, augmentation_draws="constant")

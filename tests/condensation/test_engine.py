@@ -1,5 +1,6 @@
 """Condensation of all groups as one batch, against the equations written out in float64."""
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -9,15 +10,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.condensation import LatentStatistics
-from core.condensation.augment import augment
-from core.condensation.engine import _slots, condense, condensed_counts
-from core.condensation.problem import Condensation
+from core.condensation import LatentEncoder, LatentStatistics, augment
+from core.condensation import objective as objective_module
+from core.condensation.engine import REAL_SIDES, condense, condensed_counts
+from core.condensation.latent import Normalisation, RunningAverage, Separate
+from core.condensation.logits import FeaturesAndLogits
+from core.condensation.objective import Condensation, Draws, MatchingObjective
 from core.errors import InputError
 from core.rng import Rng
 from tests.condensation.two_clients import (
     AUGMENTATION,
     GROUP,
+    OWNER,
+    SIZES,
+    embed64,
     losses64,
     make,
     network,
@@ -32,37 +38,32 @@ from tests.condensation.two_clients import (
     [
         {},
         {"kernel": "gaussian"},
-        {"free": True},
-        {"head": True},
+        {"normalisation": Separate()},
         {"sliding": True},
-        {"moving": True},
-        {"free": True, "head": True, "disturb": True},
+        {"running": True},
+        {"normalisation": Separate(), "logits": True, "resampled": True},
     ],
-    ids=str,
+    ids=lambda options: "-".join(options),
 )
 def test_three_steps_of_condensation_in_float64(options):
     """Momentum 0.5, gradient of the sum over classes by autograd in float64, statistics by hand."""
-    model, averages = network(), None
-    if options.get("moving"):
-        options, averages = (
-            options | {"moving": LatentStatistics.running(model, 2)},
-            running64(model),
-        )
-    problem = make(model, iterations=3, **{k: v for k, v in options.items() if k != "disturb"})
-    if options.get("disturb"):
-        weight = problem.encoder.model.blocks[0].conv.weight
+    options, model, averages = dict(options), network(), None
+    encoder = (FeaturesAndLogits if options.pop("logits", False) else LatentEncoder)(model)
+    if options.pop("resampled", False):
+        weight = encoder.model.blocks[0].conv.weight
         centre, direction = weight.clone(), torch.randn(weight.shape, generator=Rng(8).generator())
-        problem = attrs.evolve(
-            problem, disturb=lambda step: weight.copy_(centre + 0.2 * step * direction)
-        )
-    images, trace = condense(problem, noise(), GROUP)
+        encoder.resample = lambda step: weight.copy_(centre + 0.2 * step * direction)
+    if options.pop("running", False):
+        options["normalisation"] = RunningAverage(start=LatentStatistics.running(model, 2))
+        averages = running64(model)
+    objective = make(encoder, iterations=3, **options)
+    images, trace = condense(objective, noise(), GROUP)
 
     expected, velocity = noise().double(), torch.zeros(len(GROUP), 1, 8, 8, dtype=torch.float64)
     for step in range(3):
-        if problem.disturb:
-            problem.disturb(step)
+        objective.resample(step)
         expected.requires_grad_()
-        losses = losses64(problem, expected, step, averages)
+        losses = losses64(objective, expected, step, averages)
         torch.testing.assert_close(trace[step].double(), losses.detach(), rtol=1e-4, atol=1e-6)
         (gradient,) = torch.autograd.grad(losses.sum(), [expected])
         velocity = 0.5 * velocity + gradient
@@ -75,105 +76,64 @@ def test_one_step_follows_finite_differences():
     """The displacement is -lr dL/ds; central differences of the float64 loss, with no automatic
     gradient at all.
     """
-    problem = make()
-    moved = ((noise() - condense(problem, noise(), GROUP)[0]) / problem.settings.image_lr).double()
+    objective = make()
+    moved = (noise() - condense(objective, noise(), GROUP)[0]) / objective.settings.image_lr
     start, h = noise().double(), 1e-5
     assert moved.abs().max() > 0.01
     for pixel in range(3, start.numel(), 41):
         probe = torch.zeros_like(start)
         probe.view(-1)[pixel] = h
-        slope = (
-            losses64(problem, start + probe, 0).sum() - losses64(problem, start - probe, 0).sum()
-        ) / (2 * h)
-        assert moved.view(-1)[pixel] == pytest.approx(float(slope), rel=1e-3, abs=1e-5)
+        ahead, behind = (losses64(objective, start + sign * probe, 0).sum() for sign in (1, -1))
+        slope = float((ahead - behind) / (2 * h))
+        assert float(moved.view(-1)[pixel]) == pytest.approx(slope, rel=1e-3, abs=1e-5)
+
+
+def test_condensed_images_are_augmented_as_the_real_ones():
+    """One step of siamese augmentation: the gradient of the linear MMD goes through the augmentation
+    of the image's group, the one that the real batch of that group had.
+    """
+    objective = make(LatentEncoder(network("none")), augmentation=AUGMENTATION, image_momentum=0.0)
+    images, trace = condense(objective, noise(), GROUP)
+    drawn, rows, real = objective.augmentation(0), objective.rows("batch", 0), objective.real
+    start = noise().requires_grad_()
+    losses = []
+    for g in range(4):
+        batch, mine = rows[g], g == GROUP
+        shown = augment(prepare(real.images[batch]), drawn, torch.full((len(batch),), g))
+        made = augment(start[mine], drawn, torch.full((int(mine.sum()),), g))
+        means = [objective.encoder.model.embed(one).mean(0) for one in (shown, made)]
+        losses.append((means[0] - means[1]).square().sum())
+    (slope,) = torch.autograd.grad(sum(losses), start)
+    torch.testing.assert_close(trace[0], torch.stack(losses).detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(images, noise() - 0.5 * slope, rtol=1e-4, atol=1e-5)
+
+
+# --- clients by themselves
 
 
 def test_a_client_condenses_as_if_it_were_alone():
     """The images of client 0 do not depend on what client 1 holds or starts from."""
-    problem, start = make(iterations=3), noise()
-    together, _ = condense(problem, start, GROUP)
-    changed = attrs.evolve(problem.real, images=problem.real.images.clone())
+    objective, start = make(iterations=3), noise()
+    together, _ = condense(objective, start, GROUP)
+    changed = attrs.evolve(objective.real, images=objective.real.images.clone())
     changed.images[changed.owner[changed.group] == 1] = 0
-    start[problem.real.owner[GROUP] == 1] += 1
-    mine = problem.real.owner[GROUP] == 0
-    torch.testing.assert_close(
-        condense(attrs.evolve(problem, real=changed), start, GROUP)[0][mine],
-        together[mine],
-        rtol=0,
-        atol=1e-6,
-    )
+    start[objective.real.owner[GROUP] == 1] += 1
+    beside, _ = condense(attrs.evolve(objective, real=changed), start, GROUP)
+    mine = objective.real.owner[GROUP] == 0
+    torch.testing.assert_close(beside[mine], together[mine], rtol=0, atol=1e-6)
 
 
 def test_the_gradient_is_clipped_client_by_client():
-    problem = make()
-    owner = problem.real.owner[GROUP]
-    free = condense(problem, noise(), GROUP)[0] - noise()
-    norms = [float(free[owner == client].norm() / problem.settings.image_lr) for client in (0, 1)]
+    objective = make()
+    owner = objective.real.owner[GROUP]
+    free = condense(objective, noise(), GROUP)[0] - noise()
+    norms = [float(free[owner == client].norm() / 0.5) for client in (0, 1)]
     assert abs(norms[0] - norms[1]) > 0.01 * max(norms)
     bound = sum(norms) / 2  # one client lies above, one below
     clipped = condense(make(clip_norm=bound), noise(), GROUP)[0] - noise()
     for client, norm in enumerate(norms):
-        torch.testing.assert_close(
-            clipped[owner == client],
-            free[owner == client] * min(1.0, bound / norm),
-            rtol=1e-4,
-            atol=1e-5,
-        )
-
-
-def test_watching_changes_nothing_and_sees_every_step():
-    seen = []
-    watched, trace = condense(
-        make(iterations=3), noise(), GROUP, lambda step, images: seen.append((step, images + 0))
-    )
-    assert [step for step, _ in seen] == [0, 1, 2] and torch.equal(seen[0][1], noise())
-    assert torch.equal(
-        watched, condense(make(iterations=3), noise(), GROUP)[0]
-    ) and trace.shape == (3, 4)
-
-
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any))
-def test_slots_give_every_image_a_place_in_the_row_of_its_group(sizes):
-    group = torch.repeat_interleave(torch.tensor(sizes))
-    slots, weights = _slots(group, len(sizes))
-    assert weights.shape == (len(sizes), max(sizes)) and weights.sum(1).tolist() == sizes
-    assert len(set(slots.tolist())) == len(group)
-    assert (slots // max(sizes)).tolist() == group.tolist()
-    assert weights.view(-1)[slots].min() == 1
-
-
-@given(st.integers(1, 1000), st.integers(1, 50_000), st.integers(1, 7))
-def test_condensed_images_are_a_share_rounded_up_but_at_least_a_few(per_mille, size, least):
-    counts = condensed_counts(
-        torch.tensor([size]), Condensation(share=per_mille / 1000, min_images=least)
-    )
-    assert counts.tolist() == [max(least, math.ceil(Fraction(per_mille, 1000) * size))]
-
-
-def test_condensed_counts_of_the_paper():
-    counts = condensed_counts(torch.tensor([1, 100, 250, 251, 5000]), Condensation(share=0.02))
-    assert counts.tolist() == [5, 5, 5, 6, 100]
-    # 0.3 * 50 is 15, but a little more in float32
-    assert condensed_counts(torch.tensor([50]), Condensation(share=0.3, min_images=1)).tolist() == [
-        15
-    ]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"estimator": "expectation", "kernel": "gaussian"}, "linear kernel"),
-        ({"share": 0}, "share"),
-        ({"share": 1.5}, "share"),
-        ({"min_images": 0}, "min_images"),
-        ({"kernel": "cubic"}, "kernel"),
-        ({"clip_norm": 0}, "clip_norm"),
-        ({"estimator": "exact"}, "estimator"),
-    ],
-)
-def test_bad_settings_are_refused(settings, words):
-    with pytest.raises(InputError, match=words):
-        Condensation(**settings)
+        wanted = free[owner == client] * min(1.0, bound / norm)
+        torch.testing.assert_close(clipped[owner == client], wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["scaled", "adam"])
@@ -185,38 +145,249 @@ def test_a_client_that_stops_early_has_the_images_that_it_has_alone(kind):
         "stop_factor": 1.3,
         "image_optimiser": kind,
     }
-    both = make(**changes)
-    images, trace = condense(both, noise(), GROUP)
+    images, trace = condense(make(**changes), noise(), GROUP)
     assert len(trace) < 60 and len(trace) % 10 == 0
     first = trace[:, :2].sum(1)
     assert first[-10:].mean() < first[:10].mean() / 1.3
-    other, mine = noise(), both.real.owner[GROUP] == 0
+    other, mine = noise(), torch.tensor(OWNER)[GROUP] == 0
     other[~mine] *= 0.1
     beside, _ = condense(make(**changes), other, GROUP)
     torch.testing.assert_close(beside[mine], images[mine], rtol=0, atol=1e-5)
 
 
-def test_the_rounding_of_a_share_does_not_cost_an_image():
-    """0.07 of 100 is 7, but 7.000000000000001 in float64."""
-    counts = condensed_counts(torch.tensor([100, 101]), Condensation(share=0.07, min_images=1))
-    assert counts.tolist() == [7, 8]
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"estimator": "expectation"},
+        {"kernel": "gaussian"},
+        {"normalisation": Separate(), "clip_norm": 0.1},
+        {"augmentation": "color_crop_flip"},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_images_do_not_depend_on_how_many_are_embedded_at_once(monkeypatch, changes):
+    results = []
+    for most in (1, 10**6):
+        monkeypatch.setattr(objective_module, "at_once", lambda images, most=most: most)
+        results.append(condense(make(iterations=4, **changes), noise(), GROUP))
+    (images, losses), (together, traced) = results
+    assert (together - noise()).abs().max() > 1e-3
+    torch.testing.assert_close(images, together, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(losses, traced, rtol=1e-4, atol=1e-6)
 
 
-def test_condensed_images_are_augmented_as_the_real_ones():
-    """One step of siamese augmentation: the gradient of the linear MMD goes through the augmentation
-    of the image's group, the one that the real batch of that group had.
+def test_blocks_hold_as_many_clients_as_fit(monkeypatch):
+    monkeypatch.setattr(objective_module, "at_once", lambda images: 20)
+    owner = torch.repeat_interleave(torch.tensor([1, 2, 1, 3, 9, 1]))
+    objective = attrs.evolve(make(), draws=Draws([Rng(0)] * 6, owner))
+
+    def blocks(counts):
+        return [(c.start, c.stop, g.start, g.stop) for c, g in objective.blocks(counts)]
+
+    # groups of 5 images, so four of them fit
+    assert blocks([5] * 17) == [(0, 3, 0, 4), (3, 4, 4, 7), (4, 5, 7, 16), (5, 6, 16, 17)]
+    # the second client has 19 images, the others one in each group
+    assert blocks([1, 10, 9] + [1] * 14) == [(0, 2, 0, 3), (2, 6, 3, 17)]
+
+
+def test_watching_changes_nothing_and_sees_every_step():
+    seen = []
+    watched, trace = condense(
+        make(iterations=3), noise(), GROUP, lambda step, images: seen.append((step, images + 0))
+    )
+    assert [step for step, _ in seen] == [0, 1, 2] and torch.equal(seen[0][1], noise())
+    assert torch.equal(watched, condense(make(iterations=3), noise(), GROUP)[0])
+    assert trace.shape == (3, 4)
+
+
+# --- the real side
+
+
+def close(statistics, wanted, client):
+    for mean, variance, layer in zip(statistics.means, statistics.variances, wanted, strict=True):
+        for value, other in zip((mean, variance), layer, strict=True):
+            torch.testing.assert_close(value[client].double(), other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("augmentation", ["none", AUGMENTATION])
+def test_the_expectation_is_the_weighted_mean_of_all_images(augmentation):
+    """E_{P_w}[psi(T)] of Eq. 10 in float64, under the augmentation and the statistics of the draw,
+    which are those of a batch drawn by importance.
     """
-    problem = make(network("none"), augmentation=AUGMENTATION, image_momentum=0.0)
-    images, trace = condense(problem, noise(), GROUP)
-    drawn, rows, real = problem.augmented(0), problem.rows("batch", 0), problem.real
-    start = noise().requires_grad_()
-    losses = []
+    objective = make(augmentation=augmentation, estimator="expectation", pool=2)
+    side, real = REAL_SIDES["expectation"](objective), objective.real
+    for step in range(3):
+        target, inputs = side(step), prepare(real.images)
+        rows = objective.rows("statistics", objective.entry(step))
+        if target.augmentation is not None:
+            inputs = augment(inputs, target.augmentation, real.group)
+        for client in (0, 1):
+            groups = [g for g, owner in enumerate(OWNER) if owner == client]
+            _, used = embed64(objective, inputs[rows[groups].flatten()].double())
+            close(target.statistics, used, client)
+            for g in groups:
+                mine = real.group == g
+                features, _ = embed64(objective, inputs[mine].double(), used)
+                mean = (real.probabilities[mine].double()[:, None] * features).sum(0)
+                wanted = target.features[g, 0].double()
+                torch.testing.assert_close(wanted, mean, rtol=1e-4, atol=1e-5)
+    assert side(0) is side(2)
+    assert (side(0) is side(1)) == (augmentation == "none")
+
+
+@pytest.mark.parametrize("estimator", ["minibatch", "feature_bank"])
+def test_batches_tend_to_the_expectation(estimator):
+    """Without normalisation the mean target of many batches is the exact one, within five standard
+    errors, and not the plain mean: images are not drawn evenly.
+    """
+    encoder = LatentEncoder(network("none"))
+    exact = REAL_SIDES["expectation"](make(encoder, estimator="expectation"))(0).features[:, 0]
+    objective = make(encoder, estimator=estimator, real_batch=8)
+    side, draws = REAL_SIDES[estimator](objective), 300
+    means = torch.stack([side(step).features.mean(1) for step in range(draws)])
+    error = 5 * means.std(0) / math.sqrt(draws) + 1e-6
+    assert ((means.mean(0) - exact).abs() <= error).all()
+    everything = objective.embed_all(0).features.split(SIZES)
+    plain = torch.stack([features.mean(0) for features in everything])
+    assert ((means.mean(0) - plain).abs() > error).any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "resampled", "entries"),
+    [
+        ({"augmentation": "flip"}, False, [0, 1, 2, 3, 4, 5]),
+        ({"augmentation": "flip", "estimator": "feature_bank"}, False, [0, 1, 0, 1, 0, 1]),
+        ({"estimator": "expectation"}, False, [0, 0, 0, 0, 0, 0]),
+        ({"estimator": "expectation"}, True, [0, 1, 0, 1, 0, 1]),
+        (
+            {"augmentation": "flip", "estimator": "expectation", "refresh": 4},
+            False,
+            [0, 1, 0, 1, 2, 3],
+        ),
+    ],
+)
+def test_a_pool_holds_so_many_augmentations_and_weights(changes, resampled, entries):
+    objective = make(pool=2, **changes)
+    if resampled:
+        objective.encoder.resample = lambda number: None
+    assert [objective.entry(step) for step in range(6)] == entries
+    side = REAL_SIDES[objective.settings.estimator](objective)
+    augmentations = [side(step).augmentation for step in range(6)]
+    if "augmentation" in changes:
+        assert len({id(drawn) for drawn in augmentations}) == len(set(entries))
+
+
+def test_a_bank_draws_anew_at_every_step():
+    side = REAL_SIDES["feature_bank"](make(estimator="feature_bank"))
+    assert not torch.equal(side(0).features, side(1).features)
+
+
+def test_every_group_has_an_augmentation_of_its_own_from_its_clients_stream():
+    objective = make(augmentation=AUGMENTATION)
+    drawn = torch.cat([objective.augmentation(step).colour for step in range(40)])
+    coloured = drawn[drawn[:, 0] != 0]
+    assert 10 < len(coloured) == len(set(map(tuple, coloured.tolist())))
+    alone = Draws(objective.draws.rngs[1:], torch.zeros(2, dtype=torch.int64))
+    one, both = alone.augmentation(AUGMENTATION, 8, "augment", 3), objective.augmentation(3)
+    assert torch.equal(one.affine, both.affine[2:]) and torch.equal(one.cutout, both.cutout[2:])
+
+
+def test_sliding_batches_share_all_images_but_one():
+    objective = make(sliding=True, real_batch=4)
+    rows = [objective.rows("batch", step) for step in range(11)]
+    for before, after in itertools.pairwise(rows):
+        assert torch.equal(before[:, 1:], after[:, :-1])
+    assert len({tuple(row[1, -1:].tolist()) for row in rows}) > 1
+    fresh = make(real_batch=4)
+    assert not torch.equal(fresh.rows("batch", 0)[:, 1:], fresh.rows("batch", 1)[:, :-1])
+
+
+@pytest.mark.parametrize(("norm", "batches"), [("batch", 1), ("instance", 0), ("fixed", 0)])
+def test_only_statistics_that_are_not_given_need_a_batch(norm, batches, monkeypatch):
+    drawn, rows = [], MatchingObjective.rows
+    monkeypatch.setattr(
+        MatchingObjective, "rows", lambda *given: drawn.append(given) or rows(*given)
+    )
+    model = network("batch" if norm == "fixed" else norm)
+    given = LatentStatistics.running(model, 2) if norm == "fixed" else None
+    objective = make(LatentEncoder(model), normalisation=Normalisation(given))
+    target = objective.embed_all(0)
+    assert len(drawn) == batches and len(target.features) == sum(SIZES)
+    if norm == "fixed":
+        expected = model.eval().embed(prepare(objective.real.images))
+        torch.testing.assert_close(target.features, expected, rtol=1e-4, atol=1e-5)
+
+
+# --- losses of one's own
+
+
+def energy(real, condensed, weights):
+    """2 E|x - y| - E|y - y'| - E|x - x'| of every group."""
+    share = weights / weights.sum(-1, keepdim=True)
+
+    def between(a, p, b, q):
+        distances = (a[..., :, None, :] - b[..., None, :, :]).square().sum(-1).add(1e-12).sqrt()
+        return torch.einsum("gi,gij,gj->g", p, distances, q)
+
+    even = torch.full(real.shape[:-1], 1 / real.shape[-2])
+    cross = between(real, even, condensed, share)
+    return 2 * cross - between(real, even, real, even) - between(condensed, share, condensed, share)
+
+
+@pytest.mark.parametrize("estimator", ["minibatch", "feature_bank"])
+def test_a_loss_is_one_function(estimator):
+    objective = make(loss=energy, estimator=estimator, iterations=60, real_batch=20, image_lr=3.0)
+    _, trace = condense(objective, noise(), GROUP)
+    target = REAL_SIDES[estimator](objective)(0)
+    made, _ = objective.embed(noise(), objective.real.owner[GROUP], target.statistics)
     for g in range(4):
-        batch, mine = rows[g], g == GROUP
-        seen = augment(prepare(real.images[batch]), drawn, torch.full((len(batch),), g))
-        shown = augment(start[mine], drawn, torch.full((int(mine.sum()),), g))
-        wanted, found = (problem.encoder.model.embed(one).mean(0) for one in (seen, shown))
-        losses.append((wanted - found).square().sum())
-    (slope,) = torch.autograd.grad(sum(losses), start)
-    torch.testing.assert_close(trace[0], torch.stack(losses).detach(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(images, noise() - 0.5 * slope, rtol=1e-4, atol=1e-5)
+        mine = made[g == GROUP][None]
+        one = energy(target.features[g][None], mine, torch.ones(mine.shape[:2]))
+        torch.testing.assert_close(trace[0, g], one[0], rtol=1e-4, atol=1e-5)
+    assert (trace[-5:].mean(0) < trace[:5].mean(0)).all()
+
+
+def test_an_exact_expectation_is_refused_for_a_loss_of_more_than_means():
+    for changes in ({"kernel": "gaussian"}, {"loss": energy}):
+        with pytest.raises(InputError, match="mean features"):
+            make(estimator="expectation", **changes)
+
+    def of_means(real, condensed, weights):
+        mean = (condensed * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+        return (real.mean(1) - mean).abs().sum(-1)
+
+    objective = make(loss=of_means, estimator="expectation", image_lr=0.1, iterations=20)
+    trace = condense(objective, noise(), GROUP)[1]
+    assert (trace[-1] < trace[0]).all()
+
+
+# --- settings
+
+
+@given(st.integers(1, 1000), st.integers(1, 50_000), st.integers(1, 7))
+def test_condensed_images_are_a_share_rounded_up_but_at_least_a_few(per_mille, size, least):
+    """Exactly: 0.3 of 50 is a little above 15 in float32, 0.07 of 100 a little above 7 in float64."""
+    for share, images in ((per_mille, size), (300, 50), (70, 100)):
+        settings = Condensation(share=share / 1000, min_images=least)
+        wanted = max(least, math.ceil(Fraction(share, 1000) * images))
+        assert condensed_counts(torch.tensor([images]), settings).tolist() == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"share": 0}, "share"),
+        ({"share": 1.5}, "share"),
+        ({"min_images": 0}, "min_images"),
+        ({"kernel": "cubic"}, "kernel"),
+        ({"clip_norm": 0}, "clip_norm"),
+        ({"estimator": "exact"}, "estimator"),
+        ({"estimator": "expectation", "kernel": "gaussian"}, "linear kernel"),
+        ({"image_optimiser": "adm"}, "optimiser"),
+        ({"stop_factor": 1.0}, "stop_factor"),
+        ({"refresh": 0}, "refresh"),
+    ],
+)
+def test_bad_settings_are_refused(settings, words):
+    with pytest.raises(InputError, match=words):
+        Condensation(**settings)

@@ -21,7 +21,7 @@ from core.condensation.gradient import (
     gradient_distance,
     match_gradients,
 )
-from core.condensation.problem import Draws, RealData
+from core.condensation.objective import Draws, RealData
 from core.errors import InputError
 from core.rng import Rng
 

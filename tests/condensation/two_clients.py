@@ -1,4 +1,4 @@
-"""A small problem of condensation with two clients, and its features and losses written out in float64."""
+"""A small matching objective of two clients, and its features and losses written out in float64."""
 
 from contextlib import nullcontext
 
@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from core import models
 from core.condensation import LatentEncoder
-from core.condensation.problem import Condensation, Draws, Problem, RealData
+from core.condensation.latent import Separate
+from core.condensation.objective import Condensation, Draws, MatchingObjective, RealData
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
@@ -37,33 +38,29 @@ def network(norm="batch"):
     return model
 
 
-def make(model=None, **changes):
-    """A problem with two clients of two classes each, whose images are all different and unequally
-    likely.
+def make(encoder=None, sliding=False, **changes):
+    """An objective of two clients of two classes each, whose images are all different and unequally
+    likely; `changes` are fields of it and of its settings.
     """
-    options = {
-        name: changes.pop(name) for name in list(changes) if name in attrs.fields_dict(Problem)
-    }
+    names = attrs.fields_dict(MatchingObjective)
+    fields = {name: changes.pop(name) for name in list(changes) if name in names}
     settings = Condensation(**({"iterations": 1, "real_batch": 5, "image_lr": 0.5} | changes))
     generator, number = Rng(1).generator(), sum(SIZES)
     group = torch.repeat_interleave(torch.tensor(SIZES))
     weights = torch.rand(number, generator=generator) ** 2 + 0.01
     probabilities = weights / torch.zeros(len(SIZES)).index_add(0, group, weights)[group]
-    real = RealData(
-        torch.randint(0, 256, (number, 1, 8, 8), generator=generator, dtype=torch.uint8),
-        group,
-        probabilities,
-        torch.tensor(OWNER),
-        torch.tensor([0, 2, 1, 2]),
-    )
-    return Problem(
-        LatentEncoder(network() if model is None else model),
+    images = torch.randint(0, 256, (number, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    labels = torch.tensor([0, 2, 1, 2])
+    real = RealData(images, group, probabilities, torch.tensor(OWNER), labels)
+    streams = [Rng(7).at("client", client) for client in (0, 1)]
+    return MatchingObjective(
+        LatentEncoder(network()) if encoder is None else encoder,
         real,
         settings,
-        Draws([Rng(7).at("client", 0), Rng(7).at("client", 1)], real.owner),
+        Draws(streams, real.owner, sliding=sliding),
         prepare,
         nullcontext,
-        **options,
+        **fields,
     )
 
 
@@ -71,30 +68,24 @@ def noise():
     return torch.randn(len(GROUP), 1, 8, 8, generator=Rng(2).generator())
 
 
-def embed64(problem, images, statistics=None):
+def embed64(objective, images, statistics=None):
     """Features in float64, layer by layer, and the statistics (mean, variance) of every
     normalisation (Eq. 4).
     """
     used = []
-    for position, block in enumerate(problem.encoder.model.blocks):
+    for position, block in enumerate(objective.encoder.model.blocks):
         images = F.conv2d(images, block.conv.weight.double(), block.conv.bias.double(), padding=1)
-        mean, variance = (
-            statistics[position]
-            if statistics
-            else (images.mean((0, 2, 3)), images.var((0, 2, 3), unbiased=False))
-        )
-        used.append((mean, variance))
+        own = images.mean((0, 2, 3)), images.var((0, 2, 3), unbiased=False)
+        used.append(statistics[position] if statistics else own)
         scale, shift = (
-            block.norm.weight.double().view(-1, 1, 1),
-            block.norm.bias.double().view(-1, 1, 1),
+            each.double().view(-1, 1, 1) for each in (block.norm.weight, block.norm.bias)
         )
-        images = (images - mean.view(-1, 1, 1)) / (
-            variance.view(-1, 1, 1) + block.norm.eps
-        ).sqrt() * scale + shift
+        mean, variance = (each.view(-1, 1, 1) for each in used[-1])
+        images = (images - mean) / (variance + block.norm.eps).sqrt() * scale + shift
         images = F.avg_pool2d(images.relu(), 2)
     features = images.flatten(1)
-    if problem.head:
-        head = problem.encoder.model.classifier
+    if type(objective.encoder) is not LatentEncoder:  # features and logits
+        head = objective.encoder.model.classifier
         features = torch.cat([features, features @ head.weight.double().T + head.bias.double()], 1)
     return features, used
 
@@ -112,41 +103,32 @@ def mmd64(x, y, kernel):
     return gram[:n, :n].mean() + gram[n:, n:].mean() - 2 * gram[:n, n:].mean()
 
 
-def losses64(problem, images, step, averages=None):
+def losses64(objective, images, step, averages=None):
     """The loss of every group in float64, client by client and class by class.
 
     `averages` holds every client's running statistics and is updated.
     """
-    real, losses = problem.real, []
-    rows = problem.rows("batch", step)
-    for client in range(problem.clients):
+    real, losses = objective.real, []
+    rows, size = objective.rows("batch", step), objective.settings.real_batch
+    for client in range(objective.clients):
         groups = [g for g, owner in enumerate(OWNER) if owner == client]
         batch = prepare(real.images[torch.cat([rows[g] for g in groups])]).double()
-        features, statistics = embed64(problem, batch)
+        features, statistics = embed64(objective, batch)
         if averages is not None:
             averages[client] = statistics = [
                 (0.9 * old[0] + 0.1 * new[0], 0.9 * old[1] + 0.1 * new[1])
                 for old, new in zip(averages[client], statistics, strict=True)
             ]
         mine = torch.cat([(g == GROUP).nonzero().flatten() for g in groups])
-        condensed, _ = embed64(problem, images[mine], None if problem.free else statistics)
-        start = 0
-        for place, g in enumerate(groups):
-            count, size = CONDENSED[g], problem.settings.real_batch
-            losses.append(
-                mmd64(
-                    features[place * size : (place + 1) * size],
-                    condensed[start : start + count],
-                    problem.settings.kernel,
-                )
-            )
-            start += count
+        separate = isinstance(objective.normalisation, Separate)
+        condensed, _ = embed64(objective, images[mine], None if separate else statistics)
+        counts = [CONDENSED[g] for g in groups]
+        for wanted, made in zip(features.split(size), condensed.split(counts), strict=True):
+            losses.append(mmd64(wanted, made, objective.settings.kernel))
     return torch.stack(losses)
 
 
-def running64(model, clients=2):
+def running64(model):
     layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
-    return [
-        [(layer.running_mean.double(), layer.running_var.double()) for layer in layers]
-        for _ in range(clients)
-    ]
+    running = [(layer.running_mean.double(), layer.running_var.double()) for layer in layers]
+    return [list(running) for _ in range(2)]

@@ -10,14 +10,14 @@ import pytest
 
 import core.federation
 from core.condensation import engine
-from core.condensation.problem import Problem
+from core.condensation.objective import MatchingObjective
 from core.server import update_model
 from lab.report import knowledge, source
 from lab.report.listing import WIDTH, text_of
 
 LISTED = [
     engine.condense,
-    Problem,
+    MatchingObjective,
     core.federation.rounds,
     update_model,
     knowledge.adjacent_mmd,
