@@ -1,6 +1,6 @@
-"""Which averaging over classes can lie behind a printed precision and recall.
+"""Which averaging over classes can explain a reported precision and recall.
 
-A paper that prints precision, recall and AUC of two classes may leave open how they are averaged.
+A paper that reports precision, recall and AUC of two classes may leave open how they are averaged.
 But the numbers belong to one table of hits and misses, so not every averaging can give them. This
 is how the averaging of GDD-FL's Table 1 (MICCAI 2023) is found: 97.23% precision beside 91.11%
 recall and an AUC of 80.97 on 1.8% positives can only be means weighted by class size.
@@ -16,25 +16,25 @@ from core.errors import InputError
 #: "binary": of the positive class; "negative": of the other; "macro": mean of both; "weighted":
 #: mean by class size; "micro": of all samples, where precision and recall are both the accuracy
 AVERAGINGS = ("binary", "negative", "macro", "weighted", "micro")
-#: how close to the printed precision one must come, as a fraction: half a unit of the second
+#: how close to the reported precision a table must come, as a fraction: half a unit of the second
 #: decimal of a percentage
 TOLERANCE = 5e-5
-#: tables that are tried at once, and how often the best of them is looked at more closely
+#: tables that are compared at once, and how often the neighbourhood of the best is refined
 STEPS, ZOOMS = 2001, 4
 
 
 @attrs.frozen
 class Fit:
-    """The table of hits and misses with the printed recall whose precision is nearest to the
-    printed one.
+    """The table of hits and misses with the reported recall whose precision is nearest to the
+    reported one.
 
-    Counts are real numbers, since what is printed is a mean over runs. All measures are fractions.
+    Counts are real numbers, since a report is a mean over runs. All measures are fractions.
     """
 
     averaging: str
-    #: positives that were found
+    #: positives that are predicted as such
     hits: float
-    #: negatives that were taken for positives
+    #: negatives that are predicted as positive
     false_alarms: float
     precision: float
     #: F1 with the same averaging: the mean of the classes' F1
@@ -43,7 +43,7 @@ class Fit:
     auc: tuple[float, float]
 
     def explains(self, precision: float, auc: float) -> bool:
-        """Whether a printed precision and AUC can come from this table."""
+        """Whether a reported precision and AUC can come from this table."""
         low, high = self.auc
         return (
             abs(self.precision - precision) <= TOLERANCE
@@ -74,20 +74,19 @@ def fit(averaging: str, precision: float, recall: float, positives: int, negativ
             f"no averaging {averaging!r} of a precision of {precision} and a recall of {recall} "
             f"on {positives} positives and {negatives} negatives"
         )
-    low, high = _possible(averaging, recall, positives, negatives)
+    first, last = _ends(averaging, recall, positives, negatives)
     for _ in range(ZOOMS):
-        share = np.linspace(low, high, STEPS)
-        hits, alarms = _with_recall(averaging, recall, positives, negatives, share)
-        hits, alarms = hits.clip(0, positives), alarms.clip(0, negatives)
-        found, f1 = _scores(averaging, hits, alarms, positives, negatives)
-        best = int(np.abs(found - precision).argmin())
-        low, high = share[max(best - 1, 0)], share[min(best + 1, STEPS - 1)]
+        hits, alarms = np.linspace(first, last, STEPS).T
+        precisions, f1 = _scores(averaging, hits, alarms, positives, negatives)
+        best = int(np.abs(precisions - precision).argmin())
+        around = max(best - 1, 0), min(best + 1, STEPS - 1)
+        first, last = (np.array([hits[end], alarms[end]]) for end in around)
     a, b = hits[best] / positives, alarms[best] / negatives
     return Fit(
         averaging,
         float(hits[best]),
         float(alarms[best]),
-        float(found[best]),
+        float(precisions[best]),
         float(f1[best]),
         (float(a * (1 - b)), float(1 - (1 - a) * b)),
     )
@@ -96,9 +95,9 @@ def fit(averaging: str, precision: float, recall: float, positives: int, negativ
 def possible_averagings(
     precision: float, recall: float, auc: float, positives: int, negatives: int
 ) -> list[str]:
-    """The averagings under which the three printed fractions can belong together."""
+    """The averagings under which the three reported fractions can belong together."""
     fits = (fit(averaging, precision, recall, positives, negatives) for averaging in AVERAGINGS)
-    return [one.averaging for one in fits if one.explains(precision, auc)]
+    return [found.averaging for found in fits if found.explains(precision, auc)]
 
 
 def harmonic_mean(precision: float, recall: float) -> float:
@@ -106,32 +105,24 @@ def harmonic_mean(precision: float, recall: float) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def _possible(averaging: str, recall: float, positives: int, negatives: int) -> tuple[float, float]:
-    """Between which shares both counts of `_with_recall`, which are linear in it, can be."""
-    low, high = 0.0, 1.0
-    tables = _with_recall(averaging, recall, positives, negatives, np.linspace(0, 1, STEPS))
-    for counts, most in zip(tables, (positives, negatives), strict=True):
-        if rise := counts[-1] - counts[0]:
-            ends = sorted((end - counts[0]) / rise for end in (0, most))
-            low, high = max(low, ends[0]), min(high, ends[1])
-    return low, max(low, high)
-
-
-def _with_recall(
-    averaging: str, recall: float, positives: int, negatives: int, share: np.ndarray
+def _ends(
+    averaging: str, recall: float, positives: int, negatives: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tables with a given recall: hits and false alarms, one of which is free and takes a share of
-    all it can be.
-    """
+    """Both ends, (hits, false alarms), of the line of all tables with this recall."""
     if averaging == "binary":
-        return np.full(STEPS, recall * positives), share * negatives
-    hits = share * positives
+        return np.array([recall * positives, 0.0]), np.array([recall * positives, negatives])
+    # false alarms at 0 hits, and with each hit more
     if averaging == "negative":
-        return hits, np.full(STEPS, (1 - recall) * negatives)
-    if averaging == "macro":  # (hits / positives + 1 - alarms / negatives) / 2 = recall
-        return hits, negatives * (1 + hits / positives - 2 * recall)
-    # weighted recall is the accuracy: the misses and alarms together are 1 - recall of all
-    return hits, (1 - recall) * (positives + negatives) - (positives - hits)
+        start, rise = (1 - recall) * negatives, 0.0
+    elif averaging == "macro":  # (hits / positives + 1 - alarms / negatives) / 2 = recall
+        start, rise = negatives * (1 - 2 * recall), negatives / positives
+    else:  # the recall is the accuracy: misses and alarms together are 1 - recall of all
+        start, rise = (1 - recall) * (positives + negatives) - positives, 1.0
+    low = max(0.0, -start / rise) if rise else 0.0
+    high = min(positives, (negatives - start) / rise) if rise else positives
+    hits = np.array([low, max(low, high)])
+    alarms = (start + rise * hits).clip(0, negatives)
+    return np.array([hits[0], alarms[0]]), np.array([hits[1], alarms[1]])
 
 
 def _scores(
@@ -139,23 +130,17 @@ def _scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Precision and F1 of tables."""
     misses, rejections = positives - hits, negatives - alarms
-    shares = {
-        "binary": (1.0, 0.0),
-        "negative": (0.0, 1.0),
-        "macro": (0.5, 0.5),
-        "weighted": (positives / (positives + negatives), negatives / (positives + negatives)),
-    }
     if averaging == "micro":
         accuracy = (hits + rejections) / (positives + negatives)
         return accuracy, accuracy
-    share = shares[averaging]
+    whole = positives / (positives + negatives)
+    share = {"binary": 1.0, "negative": 0.0, "macro": 0.5, "weighted": whole}[averaging]
     # a class that is never predicted has precision 0
-    precision = [_ratio(hits, hits + alarms), _ratio(rejections, rejections + misses)]
-    f1 = [
-        _ratio(2 * hits, 2 * hits + alarms + misses),
-        _ratio(2 * rejections, 2 * rejections + alarms + misses),
-    ]
-    return (share[0] * precision[0] + share[1] * precision[1], share[0] * f1[0] + share[1] * f1[1])
+    precision = share * _ratio(hits, hits + alarms)
+    precision += (1 - share) * _ratio(rejections, rejections + misses)
+    f1 = share * _ratio(2 * hits, 2 * hits + alarms + misses)
+    f1 += (1 - share) * _ratio(2 * rejections, 2 * rejections + alarms + misses)
+    return precision, f1
 
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:

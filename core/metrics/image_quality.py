@@ -1,4 +1,4 @@
-"""How good synthetic images are: inception score and Fréchet distance.
+"""Quality of synthetic images: inception score and Fréchet distance.
 
 Inception score: Salimans, Goodfellow, Zaremba, Cheung, Radford, Chen. Improved Techniques for
 Training GANs. NeurIPS 2016. Fréchet inception distance: Heusel, Ramsauer, Unterthiner, Nessler,
@@ -6,9 +6,8 @@ Hochreiter. GANs Trained by a Two Time-Scale Update Rule Converge to a Local Nas
 NeurIPS 2017, Eq. 6.
 
 Both were defined on one network, Inception trained on ImageNet, which must be downloaded. Here they
-take whatever a caller gives: probabilities of any classifier, features of any network.
-`RandomFeatures` is a network that is at hand everywhere; `inception` is the original where its
-weights lie on disk. Scores of two networks cannot be compared.
+take probabilities of any classifier and features of any network. `RandomFeatures` needs no download;
+`inception` is the original where its weights are on disk. Scores of two networks cannot be compared.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from core.rng import Rng
 #: from images (N, C, H, W) in [0, 1] to features (N, D)
 Features = Callable[[torch.Tensor], torch.Tensor]
 
-#: the file that torchvision keeps Inception's weights in
+#: the file that torchvision keeps Inception's weights in; its name has the beginning of its SHA-256
 INCEPTION_FILE = "inception_v3_google-0cc3c7bd.pth"
-#: how the file's SHA-256 begins, as torchvision states it in the name
 INCEPTION_SHA256 = "0cc3c7bd"
 #: the most bytes that the file can have; the true one has 104 MiB
 INCEPTION_BYTES = 2**28
-#: side of the images that Inception was trained on
+#: side of the images that Inception was trained on, and ImageNet's mean and deviation
 INCEPTION_SIZE = 299
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def inception_score(probabilities: torch.Tensor, splits: int = 1) -> float:
@@ -80,7 +79,7 @@ def exponential_score(p: torch.Tensor) -> torch.Tensor:
 
 
 def _probabilities(values: torch.Tensor, dimensions: int) -> torch.Tensor:
-    """In float64 on the CPU, checked."""
+    """Checked probabilities in float64 on the CPU."""
     p = values.detach().to("cpu", torch.float64)
     if p.ndim != dimensions or 0 in p.shape:
         shape = "(N, C)" if dimensions == 2 else "(K, N, C)"
@@ -103,9 +102,8 @@ def fid(
     Args:
         real, synthetic: (N, C, H, W), uint8 or floating point in [0, 1]; the two N may differ, and
             are at least 2.
-        features: for example `RandomFeatures(channels)`, `inception()`, or a classifier of the
-            task: what it gets is floating point in [0, 1], so a network that wants normalised
-            images must be wrapped.
+        features: for example `RandomFeatures(channels)`, `inception()`, or a classifier of the task
+            behind its normalisation; they get floating point in [0, 1].
 
     The distance grows as fewer images are given, so only numbers from equally many images can be
     compared. Raises InputError for fewer than two images or features that are not finite.
@@ -118,27 +116,15 @@ def fid(
 def frechet_distance(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> float:
     """d^2 = ||m - m_w||^2 + Tr(C + C_w - 2 (C C_w)^(1/2)) of two Gaussians, each (mean (D,),
     covariance (D, D)).
-
-    The trace of (C C_w)^(1/2) is the sum of the roots of the eigenvalues of C^(1/2) C_w C^(1/2),
-    which is symmetric: the root of a product that is close to singular, as of few images, would
-    lose digits.
     """
     (m, c), (m_w, c_w) = a, b
-    root = square_root(c)
-    values = np.linalg.eigvalsh(root @ c_w @ root)
-    distance = (
-        np.square(m - m_w).sum()
-        + np.trace(c)
-        + np.trace(c_w)
-        - 2 * np.sqrt(values.clip(min=0)).sum()
-    )
+    # C^(1/2) C_w C^(1/2) is symmetric and has the eigenvalues of C C_w, whose own root loses digits
+    # where it is close to singular, as of few images
+    squares, vectors = np.linalg.eigh(c)
+    root = (vectors * np.sqrt(squares.clip(min=0))) @ vectors.T
+    values = np.linalg.eigvalsh(root @ c_w @ root).clip(min=0)
+    distance = np.square(m - m_w).sum() + np.trace(c) + np.trace(c_w) - 2 * np.sqrt(values).sum()
     return float(max(distance, 0.0))
-
-
-def square_root(covariance: np.ndarray) -> np.ndarray:
-    """The symmetric square root of a covariance (D, D)."""
-    values, vectors = np.linalg.eigh(covariance)
-    return (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
 
 
 @torch.no_grad()
@@ -161,8 +147,7 @@ def _moments(
 
 
 class RandomFeatures(nn.Module):
-    """Features of a small convolutional network with fixed random weights: at hand everywhere, the
-    same everywhere.
+    """Features of a small convolutional network with fixed random weights.
 
     Three 3x3 convolutions of stride 2 with ReLU (32, 64 and 128 channels, He et al.'s
     initialisation); the features are the means of the three maps, (N, 224): colour, edges and
@@ -181,9 +166,8 @@ class RandomFeatures(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Features (N, 224) of images (N, C, H, W) in [0, 1]."""
         maps, means = 2 * images - 1, []
-        for number in range(3):
-            weight = self.get_buffer(f"weight{number}").to(maps)
-            maps = functional.conv2d(maps, weight, stride=2, padding=1).relu()
+        for weight in self.buffers():
+            maps = functional.conv2d(maps, weight.to(maps), stride=2, padding=1).relu()
             means.append(maps.mean((2, 3)))
         return torch.cat(means, 1)
 
@@ -210,7 +194,7 @@ def inception_probabilities(device: torch.device | str = "cpu") -> Features:
 
 
 def inception_file() -> Path:
-    """Where torchvision keeps Inception's weights on this machine, if it has them."""
+    """The file of Inception's weights in torchvision's folder on this machine."""
     return Path(torch.hub.get_dir()) / "checkpoints" / INCEPTION_FILE
 
 
@@ -242,22 +226,17 @@ def _inception_weights(path: Path) -> dict[str, torch.Tensor]:
         raise InputError(f"{path} does not hold the published weights of Inception; delete it")
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # what no list of tensors is, torch answers in many ways
+    except Exception as error:  # torch raises many kinds for what is no list of tensors
         raise InputError(
             f"{path} cannot be read as weights ({type(error).__name__}); delete it"
         ) from None
 
 
 def _for_inception(images: torch.Tensor) -> torch.Tensor:
-    """(N, 1 or 3, H, W) in [0, 1] as torchvision's weights take them: 299x299, with ImageNet's mean
-    and deviation.
-    """
+    """(N, 1 or 3, H, W) in [0, 1] as torchvision's weights take them."""
     size = (INCEPTION_SIZE, INCEPTION_SIZE)
     images = functional.interpolate(
         images.expand(-1, 3, -1, -1), size, mode="bilinear", antialias=True
     )
-    mean, std = (
-        torch.tensor(values, device=images.device).view(1, 3, 1, 1)
-        for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    )
+    mean, std = (images.new_tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
     return (images - mean) / std

@@ -40,14 +40,14 @@ PRECISION = 1e-3
 
 
 def delta_below_one(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-    """An attrs validator: 0 < delta < 1."""
+    """Validator: 0 < delta < 1."""
     number(0, 1, above=True)(instance, attribute, value)
     if value == 1:
         raise InputError(f"{attribute.name} must be below 1")
 
 
 def epsilon_within_full(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
-    """An attrs validator: no budget, or a part of `full_epsilon`, which fixes the noise."""
+    """Validator: no budget, or a part of `full_epsilon`, which fixes the noise."""
     if value is not None:
         number(0, instance.full_epsilon, above=True)(instance, attribute, value)
 
@@ -71,9 +71,8 @@ def noise_multiplier(epsilon: float, delta: float, sample_rate: float, steps: in
     from opacus.accountants.utils import get_noise_multiplier
 
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # that another order would be tighter: the bound holds all the same
+        # that another order would be tighter: the bound is valid all the same
+        warnings.simplefilter("ignore")
         try:
             return float(
                 get_noise_multiplier(
@@ -205,12 +204,18 @@ def noisy_votes(
 def with_noise(
     values: torch.Tensor, sensitivity: float, multiplier: float, generator: torch.Generator
 ) -> torch.Tensor:
-    """Values plus N(0, (multiplier sensitivity)^2), independently for every number."""
+    """Values plus N(0, (multiplier sensitivity)^2), independently for every number.
+
+    The noise is drawn in float64: PyTorch's float32 numbers on a CPU never exceed 5.77 deviations,
+    so that delta would not be what the accountant says.
+    """
     check_number("noise_multiplier", multiplier, 0)
     if multiplier == 0:
         return values
-    noise = torch.randn(values.shape, generator=generator, device=values.device, dtype=values.dtype)
-    return values + multiplier * sensitivity * noise
+    noise = torch.randn(
+        values.shape, generator=generator, device=values.device, dtype=torch.float64
+    )
+    return (values + multiplier * sensitivity * noise).to(values.dtype)
 
 
 def new_accountant() -> Any:

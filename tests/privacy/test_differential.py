@@ -18,6 +18,7 @@ from core.privacy.differential import (
     noise_multiplier,
     noisy_votes,
     spent_epsilon,
+    with_noise,
 )
 from core.rng import Rng
 
@@ -122,6 +123,18 @@ def test_the_noise_of_a_release_has_its_sensitivity_times_the_multiplier(rows):
     assert abs(float(out.mean())) < 4 * sigma / math.sqrt(len(out))
     assert float(out.std()) == pytest.approx(sigma, rel=0.02)
     assert kstest(out.numpy() / sigma, "norm").pvalue > 1e-3
+
+
+def test_noise_is_drawn_in_float64_and_added_before_rounding():
+    """Float32 numbers of PyTorch's generator end at sqrt(-2 log 2^-24) deviations, those of float64
+    reach further, and a release keeps the dtype of its values.
+    """
+    drawn = torch.randn(1000, 4, generator=generator("wide"), dtype=torch.float64)
+    for dtype in (torch.float32, torch.float64):
+        values = torch.full((1000, 4), 0.1, dtype=dtype)
+        release = with_noise(values, 3.0, 2.0, generator("wide"))
+        assert release.dtype == dtype
+        assert torch.equal(release, (values.double() + 6.0 * drawn).to(dtype))
 
 
 def test_no_neighbour_moves_a_release_further_than_its_sensitivity():
