@@ -250,7 +250,7 @@ def _mask(augmentation: Augmentation) -> torch.Tensor:
 
 
 def _grid(augmentation: Augmentation) -> torch.Tensor:
-    """Where each output pixel is taken from, (K, size, size, 2), in the coordinates of
+    """Sources of the output pixels, (K, size, size, 2), in the coordinates of
     `grid_sample`.
 
     Written out, since `affine_grid` multiplies matrices, which a GPU may do in less than float32.

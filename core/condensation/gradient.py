@@ -195,8 +195,8 @@ def _image_gradient(
     distances = []
     for groups in problem.chunks(images.shape[1]):
         part = images[groups].detach().requires_grad_()
-        found = problem.gradients(weights, part, augmentation, groups)
-        distance = gradient_distance({name: value[groups] for name, value in goal.items()}, found)
+        slopes = problem.gradients(weights, part, augmentation, groups)
+        distance = gradient_distance({name: value[groups] for name, value in goal.items()}, slopes)
         gradients += torch.autograd.grad(distance.sum(), [part])
         distances.append(distance.detach())
     return torch.cat(gradients), torch.cat(distances)
@@ -237,7 +237,7 @@ def _trained(
     weights = dict(weights)
     for turn in range(problem.settings.network_steps):
         augmentation = problem.augmentation("train", step, match, turn)
-        found = _joined(
+        slopes = _joined(
             [
                 problem.gradients(weights, images[groups], augmentation, groups)
                 for groups in problem.chunks(images.shape[1])
@@ -246,7 +246,7 @@ def _trained(
         for name, value in weights.items():
             # all groups have as many images: the mean over a client's groups is the mean over its
             # images
-            mean = torch.zeros_like(value).index_add_(0, owner, found[name])
+            mean = torch.zeros_like(value).index_add_(0, owner, slopes[name])
             mean /= groups_of.view(-1, *[1] * (value.ndim - 1))
             # theta <- theta - eta grad L(S)
             weights[name] = value - problem.settings.network_lr * mean

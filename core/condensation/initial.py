@@ -1,4 +1,4 @@
-"""What condensed images start from."""
+"""Initialisation of condensed images."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ def kernel_loss(kernel: str) -> Loss:
 
 @functools.cache
 def compares_means(loss: Loss) -> bool:
-    """Whether a loss moves condensed features by the mean of the real ones alone, which is what an
-    exact expectation has. It is tried on an example.
+    """Return whether the gradient of a loss for condensed features depends on the real ones by their
+    mean alone, which is all that an exact expectation gives. It is tried on an example.
     """
     draws = torch.Generator().manual_seed(0)
     real, condensed = (torch.randn(1, number, 4, generator=draws) for number in (5, 3))

@@ -1,4 +1,4 @@
-"""What a round of condensation matches: settings, real data, random draws, network and loss.
+"""Matching objective of a round of condensation: settings, real data, draws, network and loss.
 
 A *group* is one class of one client; groups are ordered by client, then by class.
 """
@@ -214,7 +214,7 @@ class Draws:
 
 @attrs.frozen(eq=False)
 class MatchingObjective:
-    """What stays fixed during the iterations of one round.
+    """Data, network and loss, which stay fixed during the iterations of one round.
 
     Three objects make a method. `encoder` says what is compared and at which weights,
     `normalisation` whose statistics batch normalisation takes, and `loss` how features are compared:
@@ -252,7 +252,7 @@ class MatchingObjective:
         statistics: LatentStatistics | None,
         clients: int | None = None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
-        """What is matched, (N, D) float32, and the statistics that were used; `owner` counts up to
+        """Features to match, (N, D) float32, and the statistics that were used; `owner` counts up to
         `clients` (all).
         """
         with self.autocast():

@@ -112,9 +112,7 @@ def uncertain_shift(
 
 @attrs.frozen
 class Shift:
-    """How a condensation shifts: the form, how often (p), and where: 0 the image, n the maps after
-    block n.
-    """
+    """Form, probability p and place of a shift: layer 0 is the image, n the maps after block n."""
 
     form: str
     p: float

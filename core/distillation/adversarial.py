@@ -27,7 +27,7 @@ def gan_losses(
     loss: str = "linear",
     weighted: str = "real",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What discriminator k minimises, (K,), and its part of what the generator minimises, (K,).
+    """The loss of each discriminator, (K,), and its part of the generator's loss, (K,).
 
     Args:
         fake, real: logits (K, N, 1, h, w) of generated and of real images; weights: pi_k, (K,).

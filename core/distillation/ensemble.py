@@ -1,6 +1,4 @@
-"""How much each teacher counts for each class of each input, and the ensemble that follows (FedIOD,
-Eq. 7 to 9).
-"""
+"""Weights of teachers for each class of each input, and the ensemble by them (FedIOD, Eq. 7 to 9)."""
 
 from __future__ import annotations
 

@@ -97,8 +97,7 @@ def disagreement(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def reversed_divergence(probabilities: torch.Tensor) -> torch.Tensor:
-    """What the released code has in the place of the Jensen-Shannon divergence: 1/K sum_k KL(q- ||
-    q_k), (N,).
+    """The released code's substitute for the Jensen-Shannon divergence: 1/K sum_k KL(q- || q_k), (N,).
 
     Its two arguments are exchanged, its weights are uniform, and probabilities (K, N, C) below 0.01
     and above 0.99 are cut off. The released generator makes it small: it learns inputs on which the

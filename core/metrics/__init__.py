@@ -1,4 +1,4 @@
-"""How good predictions are, and how far sets of points lie apart."""
+"""Measures of predictions and of images, and distances of sets of points."""
 
 from core.metrics.classification import classification, mean_and_std
 from core.metrics.headline import headline

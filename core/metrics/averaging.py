@@ -43,7 +43,7 @@ class Fit:
     auc: tuple[float, float]
 
     def explains(self, precision: float, auc: float) -> bool:
-        """Whether a reported precision and AUC can come from this table."""
+        """Return whether a reported precision and AUC can come from this table."""
         low, high = self.auc
         return (
             abs(self.precision - precision) <= TOLERANCE
@@ -97,7 +97,7 @@ def possible_averagings(
 ) -> list[str]:
     """The averagings under which the three reported fractions can belong together."""
     fits = (fit(averaging, precision, recall, positives, negatives) for averaging in AVERAGINGS)
-    return [found.averaging for found in fits if found.explains(precision, auc)]
+    return [table.averaging for table in fits if table.explains(precision, auc)]
 
 
 def harmonic_mean(precision: float, recall: float) -> float:

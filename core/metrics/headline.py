@@ -1,4 +1,4 @@
-"""The metric that a run is told by where there is room for one."""
+"""The one metric that stands for a run where there is room for one."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ HEADLINES = ("accuracy", "dice", "ssim")
 
 
 def headline(metrics: Mapping[str, float]) -> str | None:
-    """Its name; None where there is none of them: a round that was not tested."""
+    """Return the name of the headline metric; None for a round that was not tested."""
     return next((name for name in HEADLINES if name in metrics), None)

@@ -1,4 +1,4 @@
-"""How close images are to those that they should be, by scikit-image."""
+"""Similarity of reconstructed images to the true ones, by scikit-image."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from core.errors import InputError
 
 
-def reconstruction(truth: np.ndarray, found: np.ndarray) -> dict[str, float]:
+def reconstruction(truth: np.ndarray, restored: np.ndarray) -> dict[str, float]:
     """SSIM (with the Gaussian window of Wang et al. 2004) and PSNR (dB) of two images (H, W) with
     values in [0, 1].
 
@@ -16,16 +16,21 @@ def reconstruction(truth: np.ndarray, found: np.ndarray) -> dict[str, float]:
     """
     from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
-    if truth.shape != found.shape or truth.ndim != 2:
+    if truth.shape != restored.shape or truth.ndim != 2:
         raise InputError(
-            f"the images to compare have shapes {truth.shape} and {found.shape}; both must be (H, W)"
+            f"the images to compare have shapes {truth.shape} and {restored.shape}; both must be (H, W)"
         )
     similar = structural_similarity(
-        truth, found, data_range=1.0, gaussian_weights=True, sigma=1.5, use_sample_covariance=False
+        truth,
+        restored,
+        data_range=1.0,
+        gaussian_weights=True,
+        sigma=1.5,
+        use_sample_covariance=False,
     )
-    if mean_squared_error(truth, found) < 1e-10:
+    if mean_squared_error(truth, restored) < 1e-10:
         return {"ssim": float(similar), "psnr": 100.0}
     return {
         "ssim": float(similar),
-        "psnr": float(peak_signal_noise_ratio(truth, found, data_range=1.0)),
+        "psnr": float(peak_signal_noise_ratio(truth, restored, data_range=1.0)),
     }

@@ -12,6 +12,9 @@ import torch
 
 from core.errors import InputError
 
+#: an object of fewer pixels is noise
+SMALLEST = 20
+
 
 def regions(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     """Dice, sensitivity, specificity and HD95 (pixels) of two masks (H, W), bool.
@@ -27,24 +30,24 @@ def regions(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
         get_confusion_matrix,
     )
 
-    _same(truth, predicted)
-    y, found = (torch.from_numpy(one)[None, None].float() for one in (truth, predicted))
+    _check(truth, predicted)
+    y, y_hat = (torch.from_numpy(mask)[None, None].float() for mask in (truth, predicted))
     if truth.any() and predicted.any():
         with warnings.catch_warnings():  # MONAI calls one of its own functions the old way
             warnings.simplefilter("ignore", FutureWarning)
             distance = float(
-                compute_hausdorff_distance(found, y, include_background=True, percentile=95)
+                compute_hausdorff_distance(y_hat, y, include_background=True, percentile=95)
             )
     else:
         distance = math.hypot(*truth.shape) if truth.any() or predicted.any() else 0.0
-    counts = get_confusion_matrix(found, y)
+    counts = get_confusion_matrix(y_hat, y)
     rates = {
         name: float(compute_confusion_matrix_metric(name, counts))
         for name in ("sensitivity", "specificity")
     }
     # without a positive, or without a negative, none of them was missed
     rates = {name: 1.0 if math.isnan(value) else value for name, value in rates.items()}
-    return {"dice": float(compute_dice(found, y, ignore_empty=False)), **rates, "hd95": distance}
+    return {"dice": float(compute_dice(y_hat, y, ignore_empty=False)), **rates, "hd95": distance}
 
 
 def objects(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
@@ -54,20 +57,24 @@ def objects(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     Both are 1 where there is no object in either, and 0 where there is in one only. Raises
     InputError for shapes that differ.
     """
-    _same(truth, predicted)
-    together, mine, theirs = _overlaps(truth, predicted)
-    if not len(mine) or not len(theirs):
-        both = float(len(mine) == len(theirs))
+    _check(truth, predicted)
+    shared, areas, predicted_areas = _overlaps(truth, predicted)
+    if not len(areas) or not len(predicted_areas):
+        both = float(len(areas) == len(predicted_areas))
         return {"obj_dice": both, "aji": both}
     # |y^i n y^j| / |y^i u y^j|
-    jaccard = together / (mine[:, None] + theirs[None] - together)
-    return {
-        "obj_dice": _object_dice(together, jaccard, mine, theirs),
-        "aji": _aggregated(together, jaccard, mine, theirs),
-    }
+    jaccard = shared / (areas[:, None] + predicted_areas[None] - shared)
+    # Sirinukunwattana et al. 2015, 2017: the mean of both directions. J(.) overlaps most by the
+    # Jaccard index, as for the AJI; their own program counts shared pixels, which gives the same or
+    # less
+    dice = (
+        _one_way_dice(shared, jaccard, areas, predicted_areas)
+        + _one_way_dice(shared.T, jaccard.T, predicted_areas, areas)
+    ) / 2
+    return {"obj_dice": dice, "aji": _aggregated(shared, jaccard, areas, predicted_areas)}
 
 
-def _same(truth: np.ndarray, predicted: np.ndarray) -> None:
+def _check(truth: np.ndarray, predicted: np.ndarray) -> None:
     if truth.shape != predicted.shape or truth.ndim != 2:
         raise InputError(
             f"the masks to compare have shapes {truth.shape} and {predicted.shape}; both must be (H, W)"
@@ -84,9 +91,9 @@ def _overlaps(
 
     pixels = np.ones(truth.size), (_numbered(truth), _numbered(predicted))
     table = coo_array(pixels).tocsr()
-    mine, theirs = (np.asarray(table.sum(axis)).ravel() for axis in (1, 0))
-    rows, columns = (np.flatnonzero(one[1:]) + 1 for one in (mine, theirs))
-    return table[rows][:, columns].toarray(), mine[rows], theirs[columns]
+    areas, predicted_areas = (np.asarray(table.sum(axis)).ravel() for axis in (1, 0))
+    rows, columns = (np.flatnonzero(sizes[1:]) + 1 for sizes in (areas, predicted_areas))
+    return table[rows][:, columns].toarray(), areas[rows], predicted_areas[columns]
 
 
 def _numbered(instances: np.ndarray) -> np.ndarray:
@@ -95,57 +102,43 @@ def _numbered(instances: np.ndarray) -> np.ndarray:
     return numbers.ravel() + int(names[0] > 0)
 
 
-def _object_dice(
-    together: np.ndarray, jaccard: np.ndarray, mine: np.ndarray, theirs: np.ndarray
+def _one_way_dice(
+    shared: np.ndarray, jaccard: np.ndarray, areas: np.ndarray, other_areas: np.ndarray
 ) -> float:
-    """The mean of two sums over objects, weighted by their areas, of the Dice of each with the
-    object of the other map that overlaps it most: J(y^i), J(y^^j) (Sirinukunwattana et al. 2015, 2017).
-    Most by the Jaccard index, as for the AJI; their own program counts shared pixels, which gives the
-    same or less.
+    """The sum over objects, weighted by their areas, of the Dice of each with the object of the other
+    map that overlaps it most.
     """
-
-    def one_way(
-        shared: np.ndarray, overlap: np.ndarray, own: np.ndarray, other: np.ndarray
-    ) -> float:
-        best = overlap.argmax(1)  # J(.)
-        dice = 2 * shared[np.arange(len(own)), best] / (own + other[best])
-        return float((own / own.sum() * dice).sum())
-
-    return (
-        one_way(together, jaccard, mine, theirs) + one_way(together.T, jaccard.T, theirs, mine)
-    ) / 2
+    best = jaccard.argmax(1)  # J(.)
+    dice = 2 * shared[np.arange(len(areas)), best] / (areas + other_areas[best])
+    return float((areas / areas.sum() * dice).sum())
 
 
 def _aggregated(
-    together: np.ndarray, jaccard: np.ndarray, mine: np.ndarray, theirs: np.ndarray
+    shared: np.ndarray, jaccard: np.ndarray, areas: np.ndarray, predicted_areas: np.ndarray
 ) -> float:
     """AJI(y, y^) (FedIOD, Eq. 12). J(y^i) is sorted and not repeated: pairs are made in the order of
     their Jaccard index, each object in one pair at most. An object without a partner counts with its
     own area.
     """
-    rows, columns = np.nonzero(together)
-    free, open_ = np.ones(len(mine), bool), np.ones(len(theirs), bool)
-    shared = union = 0.0
+    rows, columns = np.nonzero(shared)
+    single, predicted_single = np.ones(len(areas), bool), np.ones(len(predicted_areas), bool)
+    together = union = 0.0
     for k in np.argsort(-jaccard[rows, columns], kind="stable"):
         i, j = rows[k], columns[k]
-        if free[i] and open_[j]:
-            free[i] = open_[j] = False
+        if single[i] and predicted_single[j]:
+            single[i] = predicted_single[j] = False
             # sum_i |y^i n J(y^i)|, sum_i |y^i u J(y^i)|
-            shared += together[i, j]
-            union += mine[i] + theirs[j] - together[i, j]
+            together += shared[i, j]
+            union += areas[i] + predicted_areas[j] - shared[i, j]
     # ... + sum_{j in J} |y^^j|
-    return float(shared / (union + mine[free].sum() + theirs[open_].sum()))
-
-
-#: an object of fewer pixels is noise
-SMALLEST = 20
+    return float(together / (union + areas[single].sum() + predicted_areas[predicted_single].sum()))
 
 
 def separated(classes: np.ndarray, border: int) -> np.ndarray:
     """Objects (H, W), numbered from 1, of a map of classes: 0 background, 1 inside, 2 border.
 
     Connected parts of the inside are objects; each grows over the `border` pixels that were taken
-    from it, and parts of fewer than 20 pixels then are dropped.
+    from it, and parts of fewer than `SMALLEST` pixels then are dropped.
     """
     from scipy.ndimage import label
     from skimage.segmentation import expand_labels

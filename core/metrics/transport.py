@@ -1,4 +1,4 @@
-"""How far two sets of points lie apart: the earth mover's distance (FedMK, Table 7).
+"""Distance of two sets of points: the earth mover's distance (FedMK, Table 7).
 
 FedMK names neither the ground distance nor the space that it is measured in. It cites DeepEMD
 (Zhang, Cai, Lin, Shen, CVPR 2020), whose ground distance is one minus the cosine, so that is the

@@ -1,1 +1,1 @@
-"""What leaks from what leaves a client, and how noise bounds it."""
+"""Attacks on the uploads of clients, and noise that bounds what they reveal."""

@@ -47,9 +47,9 @@ class DeepLeakage:
 
 @attrs.frozen(eq=False)
 class Restored:
-    """What an attack found: images (N, C, H, W), probabilities of their labels (N, classes), and
-    the distance of the gradients after every iteration, of which the images belong to the smallest:
-    (iterations,), or fewer where a step was not finite.
+    """Result of an attack: images (N, C, H, W), probabilities of their labels (N, classes), and the
+    distance of the gradients after every iteration, (iterations,), or fewer where a step was not
+    finite. The images are those of the smallest distance.
     """
 
     images: torch.Tensor
@@ -68,8 +68,8 @@ class Matches:
 
 
 def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Gradients:
-    """The gradient of the mean cross-entropy on a batch with respect to every parameter: what
-    FedSGD would send.
+    """The gradient of the mean cross-entropy on a batch with respect to every parameter, which FedSGD
+    would send.
 
     The model is used in the mode it is in, and is not changed. `labels` (N,) int64, or
     probabilities (N, classes).
@@ -86,8 +86,8 @@ def gradients_of_step(
     lr: float,
     weight_decay: float = 0.0,
 ) -> Gradients:
-    """The gradient behind one step of SGD, from the weights before and after it: what FedAvg sends
-    of one local step gives away what FedSGD sends.
+    """The gradient behind one step of SGD, from the weights before and after it: FedAvg's upload of one
+    local step gives away the upload of FedSGD.
 
     With momentum this holds for the first step. Of several steps it is a mixture, in which no
     single gradient is left.
@@ -144,24 +144,22 @@ def deep_leakage(
         loss = F.cross_entropy(functional_call(model, weights, (images,)), target)
         dummy = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
         # D = || grad W' - grad W ||^2
-        return torch.stack(
-            [
-                (mine - leaked[name]).square().sum()
-                for name, mine in zip(weights, dummy, strict=True)
-            ]
-        ).sum()
+        pairs = zip(weights, dummy, strict=True)
+        return torch.stack([(slope - leaked[name]).square().sum() for name, slope in pairs]).sum()
 
-    sought = [images] if labels is not None else [images, logits]
-    best, history = search_images(distance, sought, settings)
-    found = best[1].softmax(1) if labels is None else F.one_hot(labels, classes).to(like.dtype)
-    return Restored(best[0], found, history)
+    variables = [images] if labels is not None else [images, logits]
+    best, history = search_images(distance, variables, settings)
+    answers = best[1].softmax(1) if labels is None else F.one_hot(labels, classes).to(like.dtype)
+    return Restored(best[0], answers, history)
 
 
 def own_weights(model: nn.Module, leaked: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """A model's parameters, by their names. Raises InputError where the gradient is that of another."""
     weights = {name: value.detach().requires_grad_() for name, value in model.named_parameters()}
-    shapes, theirs = ({name: one.shape for name, one in of.items()} for of in (weights, leaked))
-    if shapes != theirs:
+    own, leaked_shapes = (
+        {name: value.shape for name, value in tensors.items()} for tensors in (weights, leaked)
+    )
+    if own != leaked_shapes:
         raise InputError(
             "the leaked gradient does not belong to this model: names or shapes of parameters differ"
         )
@@ -237,7 +235,7 @@ def similarity(restored: torch.Tensor, originals: torch.Tensor, span: float = 1.
 
 @attrs.frozen(eq=False)
 class Nearness:
-    """How near images come to private ones and to others of the same kind: peak signal-to-noise
+    """Distances of images to private ones and to others of the same kind: peak signal-to-noise
     ratios (N,), dB, of the nearest of each.
     """
 
@@ -284,29 +282,25 @@ def nearness(
     Raises InputError where the numbers differ, and where no class is left.
     """
     near, control = [], []
-    draws, drawn = Rng(0).at("nearness").generator(), torch.zeros(SHUFFLES, dtype=torch.float64)
+    draws, shuffled = Rng(0).at("nearness").generator(), torch.zeros(SHUFFLES, dtype=torch.float64)
     for c in images[1].unique().tolist():
-        mine, theirs = (pixels[labels == c] for pixels, labels in (private, others))
-        if len(mine) != len(theirs):
+        of_class, members, strangers = (
+            pixels[labels == c] for pixels, labels in (images, private, others)
+        )
+        if len(members) != len(strangers):
             raise InputError(
-                f"class {c} has {len(mine)} private images and {len(theirs)} others; take as many"
+                f"class {c} has {len(members)} private images and {len(strangers)} others; take as many"
             )
-        if len(mine):
-            of, count = images[0][images[1] == c], len(mine)
-            near.append(best_matches(of, mine).psnr)
-            control.append(best_matches(of, theirs).psnr)
-            closeness = -_errors(of, torch.cat([mine, theirs]))
-            orders = torch.stack(
-                [torch.randperm(2 * count, generator=draws) for _ in range(SHUFFLES)]
-            ).to(closeness.device)
-            drawn += torch.stack(
-                [
-                    _nearer(half.amax(1), other.amax(1)).sum()
-                    for half, other in (closeness[:, order].split(count, dim=1) for order in orders)
-                ]
-            ).cpu()
+        if len(members):
+            near.append(best_matches(of_class, members).psnr)
+            control.append(best_matches(of_class, strangers).psnr)
+            closeness, both = -_errors(of_class, torch.cat([members, strangers])), 2 * len(members)
+            for shuffle in range(SHUFFLES):
+                order = torch.randperm(both, generator=draws).to(closeness.device)
+                half, rest = closeness[:, order].split(len(members), dim=1)
+                shuffled[shuffle] += _nearer(half.amax(1), rest.amax(1)).sum().cpu()
     if not near:
         raise InputError("no image has a class that the private images have")
-    seen = torch.cat(near), torch.cat(control)
-    as_near = int((drawn >= _nearer(*seen).sum().item()).sum())
-    return Nearness(*seen, (1 + as_near) / (1 + SHUFFLES))
+    ratios = torch.cat(near), torch.cat(control)
+    as_near = int((shuffled >= _nearer(*ratios).sum().item()).sum())
+    return Nearness(*ratios, (1 + as_near) / (1 + SHUFFLES))

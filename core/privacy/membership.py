@@ -1,4 +1,4 @@
-"""Membership inference: was an image among the data that something was computed from?
+"""Membership inference: whether an image was among the data that an upload was computed from.
 
 Carlini, Chien, Nasr, Song, Terzis, Tramèr. Membership Inference Attacks From First Principles. IEEE
 S&P 2022: the likelihood ratio attack, LiRA, online (Algorithm 1) and offline. It compares how
@@ -48,7 +48,7 @@ class LikelihoodRatio:
 
 @attrs.frozen(eq=False)
 class Evidence:
-    """What an attacker sees of T images, and the truth."""
+    """Confidences that an attacker has of T images, and the truth."""
 
     #: (T,) confidences of the attacked model
     target: np.ndarray
@@ -62,7 +62,7 @@ class Evidence:
 
 @attrs.frozen(eq=False)
 class Verdicts:
-    """What an attack says of T images: larger scores speak for membership."""
+    """Scores of an attack on T images; larger ones speak for membership."""
 
     evidence: Evidence
     #: (T,) log of the likelihood ratio
@@ -175,23 +175,23 @@ def true_positives(scores: np.ndarray, member: np.ndarray, rate: float) -> float
     return float(right[wrong <= rate].max())
 
 
-def precision(found: float, accused: float, share: float) -> float:
-    """The share of members among those who are called members, where a share of all are members,
-    `found` of which are found, and `accused` of the others are accused. 1 where nobody is called.
+def precision(recall: float, false_rate: float, share: float) -> float:
+    """The share of members among those who are called members, where a `share` of all are members;
+    `recall` of the members and `false_rate` of the others are called so. 1 where nobody is.
     """
-    called = share * found + (1 - share) * accused
-    return share * found / called if called else 1.0
+    called = share * recall + (1 - share) * false_rate
+    return share * recall / called if called else 1.0
 
 
 def defence(aucs: Sequence[float]) -> dict[str, float]:
     """Maximum and mean over clients of the AUC, which counts as 0.5 where it is lower, and the
     share of clients on which it is at most 0.5 (FedVCK, "Privacy Analysis").
     """
-    raised = [max(one, 0.5) for one in aucs]
+    raised = [max(value, 0.5) for value in aucs]
     return {
         "mia_auc_max": max(raised),
         "mia_auc_mean": sum(raised) / len(raised),
-        "mia_defense_rate": sum(one <= 0.5 for one in aucs) / len(aucs),
+        "mia_defense_rate": sum(value <= 0.5 for value in aucs) / len(aucs),
     }
 
 

@@ -1,4 +1,4 @@
-"""What the server computes from what clients send."""
+"""Computations of the server on the uploads of clients."""
 
 from core.server.aggregation import weighted_average
 from core.server.contrastive import Projector, relational_contrastive_loss

@@ -45,7 +45,7 @@ def relational_contrastive_loss(
     batch; the mean divides both sums by the same number, keeps the printed weight of 1 for any batch,
     and is what the released code does. So this is the mean over the samples that count: a sample does
     not when its class has no prototype or, as printed, none of its negatives has one. In the released
-    form such a sample counts with 0, for its own class is below the line.
+    form such a sample counts with 0, for its own class is in the denominator.
 
     Args:
         z: (N, D) projected features h(psi(s_i)); labels: (N,) int64.
@@ -58,36 +58,38 @@ def relational_contrastive_loss(
 
     Returns: a scalar in float32 or wider, also under autocast; 0 when no sample counts.
     """
-    check_form(temperature, form, similarity)
-    cosine = (similarity or ("cosine" if form == "released" else "dot")) == "cosine"
-    with torch.autocast(z.device.type, enabled=False):
-        wide = torch.promote_types(z.dtype, torch.float32)
-        z, prototypes = z.to(wide), prototypes.detach().to(wide)
-        if cosine:
-            z, prototypes = F.normalize(z, dim=1), F.normalize(prototypes, dim=1)
-        scores = z @ prototypes.T / temperature
-        compared = compared_classes(negatives, present, own=form == "released")
-        if form == "released":
-            # n_j exp(s_j) = exp(s_j + log n_j); a class that is not in the batch drops out with log
-            # 0
-            scores = scores + class_counts(labels, len(prototypes), wide).log()
-        return averaged(scores, labels, compared, present)
-
-
-def check_form(temperature: float, form: str, similarity: str | None) -> None:
-    """Raise InputError for arguments of the loss that have no meaning."""
     if not 0 < temperature < math.inf:
         raise InputError(f"the temperature must be a number above 0, not {temperature!r}")
     if form not in FORMS:
         raise unknown("form of the contrastive loss", form, FORMS)
-    if similarity is not None and similarity not in SIMILARITIES:
+    if similarity is None:
+        similarity = "cosine" if form == "released" else "dot"
+    elif similarity not in SIMILARITIES:
         raise unknown("similarity", similarity, SIMILARITIES)
+    with torch.autocast(z.device.type, enabled=False):
+        wide = torch.promote_types(z.dtype, torch.float32)
+        z, prototypes = z.to(wide), prototypes.detach().to(wide)
+        if similarity == "cosine":
+            z, prototypes = F.normalize(z, dim=1), F.normalize(prototypes, dim=1)
+        scores = z @ prototypes.T / temperature
+        if form == "released":
+            # n_j exp(s_j) = exp(s_j + log n_j); a class that is not in the batch drops out with log 0
+            counts = scores.new_zeros(len(prototypes))
+            scores = scores + counts.index_add(0, labels, scores.new_ones(len(labels))).log()
+        mask = _denominators(negatives, present, own=form == "released")[labels]
+        mask = mask & ~scores.isneginf()
+        counted = mask.any(1) if present is None else mask.any(1) & present[labels]
+        # rows without any term would give -inf and a gradient of nan, so they are made harmless
+        # before the logarithm
+        terms = scores.masked_fill(~mask, -math.inf).masked_fill(~counted[:, None], 0)
+        positive = scores.gather(1, labels[:, None]).squeeze(1)
+        # l_i = log sum_j exp(s_ij) - s_{i, c_i}
+        losses = (terms.logsumexp(1) - positive).masked_fill(~counted, 0)
+        return losses.sum() / counted.sum().clamp(min=1)
 
 
-def compared_classes(
-    negatives: torch.Tensor, present: torch.Tensor | None, own: bool
-) -> torch.Tensor:
-    """The mask (C, C) of the classes that stand in the denominator of each class."""
+def _denominators(negatives: torch.Tensor, present: torch.Tensor | None, own: bool) -> torch.Tensor:
+    """The mask (C, C) of the classes in the denominator of each class."""
     classes = len(negatives)
     mask = torch.zeros(classes, classes + 1, dtype=torch.bool, device=negatives.device)
     # -1 goes to a spare column, which is cut off
@@ -95,31 +97,6 @@ def compared_classes(
     if own:
         mask = mask | torch.eye(classes, dtype=torch.bool, device=mask.device)
     return mask if present is None else mask & present
-
-
-def class_counts(labels: torch.Tensor, classes: int, dtype: torch.dtype) -> torch.Tensor:
-    """How often each class occurs in labels (N,), (C,) in the dtype."""
-    ones = torch.ones(len(labels), dtype=dtype, device=labels.device)
-    return torch.zeros(classes, dtype=dtype, device=labels.device).index_add(0, labels, ones)
-
-
-def averaged(
-    scores: torch.Tensor,
-    labels: torch.Tensor,
-    compared: torch.Tensor,
-    present: torch.Tensor | None,
-) -> torch.Tensor:
-    """The mean of log sum_j exp(s_ij) - s_{i, c_i} over the samples that count; scores are (N,
-    C).
-    """
-    mask = compared[labels] & ~scores.isneginf()
-    counts = mask.any(1) if present is None else mask.any(1) & present[labels]
-    # rows without any term would give -inf and a gradient of nan, so they are made harmless before
-    # the logarithm
-    terms = scores.masked_fill(~mask, -math.inf).masked_fill(~counts.unsqueeze(1), 0)
-    positive = scores.gather(1, labels.unsqueeze(1)).squeeze(1)
-    total = (terms.logsumexp(1) - positive).masked_fill(~counts, 0).sum()
-    return total / counts.sum().clamp(min=1)
 
 
 class Projector(nn.Module):

@@ -17,7 +17,7 @@ FORMS = ("printed", "released")
 
 
 def transferability_loss(
-    heard: torch.Tensor,
+    ensemble: torch.Tensor,
     own: torch.Tensor,
     labels: torch.Tensor,
     temperature: float = 1.0,
@@ -26,18 +26,18 @@ def transferability_loss(
     """L_tran = -eps KL(sum_i tau_{i,y} f_i(s), f(s)).
 
     eps is 1 where the ensemble sees the label and the global model does not: such images lie
-    between the two decision boundaries. `heard` and `own` are logits (N, C) of the ensemble and of
+    between the two decision boundaries. `ensemble` and `own` are logits (N, C) of the ensemble and of
     the global model; both are divided by the temperature.
 
     "printed" is the mean over all images, and its gradient passes through both models. "released"
     is the mean over the images with eps = 1, 0 where there are none, with f(s) held fixed. (The
     code's value is not a number where there are none; its gradient is 0.)
     """
-    between = (heard.argmax(1) == labels) & (own.argmax(1) != labels)
+    between = (ensemble.argmax(1) == labels) & (own.argmax(1) != labels)
     if form == "released":
         own = own.detach()
     apart = F.kl_div(
-        (heard / temperature).log_softmax(1),
+        (ensemble / temperature).log_softmax(1),
         (own / temperature).log_softmax(1),
         log_target=True,
         reduction="none",

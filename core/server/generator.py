@@ -86,7 +86,7 @@ def ensemble_cross_entropy(
     form: str = "logits",
     shares: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """How well K classifiers together see the labels, a scalar (FedGen, Eq. 4; with K = 1 FedMK,
+    """Cross-entropy of an ensemble of K classifiers, a scalar (FedGen, Eq. 4; with K = 1 FedMK,
     Eq. 10).
 
     Args:

@@ -23,7 +23,7 @@ Named = Mapping[str, torch.Tensor]
 
 @attrs.frozen(kw_only=True, slots=False)
 class Aggregation:
-    """How a server brings its clients' models together."""
+    """Hyper-parameters of the aggregation of models."""
 
     #: "mean": by numbers of samples, as the methods have it; "median" and "trimmed_mean": of each
     #: number by itself, every client counting once; "norm_clipping": the mean of updates no longer
@@ -63,8 +63,8 @@ def _trimmed(values: torch.Tensor, share: float) -> torch.Tensor:
     """
     clients = len(values)
     cut = min(math.ceil(share * clients - 1e-9), (clients - 1) // 2)
-    kept = values.sort(0).values[cut : clients - cut]
-    return kept.to(torch.promote_types(values.dtype, torch.float32)).mean(0).to(values.dtype)
+    middle = values.sort(0).values[cut : clients - cut]
+    return middle.to(torch.promote_types(values.dtype, torch.float32)).mean(0).to(values.dtype)
 
 
 def _clipped_mean(
@@ -78,15 +78,15 @@ def _clipped_mean(
     statistics move much further than weights and would drown them in the norm. They are no update,
     so their median is taken.
     """
-    found, parts = {}, dict[str, list[str]]()
+    result, parts = {}, dict[str, list[str]]()
     for name in uploads[0]:
-        if _is_statistic(name):
-            found[name] = _trimmed(torch.stack([upload[name] for upload in uploads]), 0.5)
+        if name.startswith("buffers/") or "/buffers/" in name:
+            result[name] = _trimmed(torch.stack([upload[name] for upload in uploads]), 0.5)
         else:
             parts.setdefault(name.split("/", 1)[0], []).append(name)
     for names in parts.values():
-        found |= _clipped_part(uploads, samples, start, names)
-    return found
+        result |= _clipped_part(uploads, samples, start, names)
+    return result
 
 
 def _clipped_part(
@@ -105,8 +105,3 @@ def _clipped_part(
     ]
     mean = weighted_average(shortened, samples)
     return {name: origin[name] + value for name, value in mean.items()}
-
-
-def _is_statistic(name: str) -> bool:
-    """Whether a tensor is a buffer of a network (`buffers/...`), which one of several may be."""
-    return name.startswith("buffers/") or "/buffers/" in name

@@ -22,7 +22,7 @@ from core.training import cross_entropy, scale_rates, sgd, train
 
 #: a weight of the contrastive term below float32's rounding of the cross-entropy's weight, 1
 NEGLIGIBLE = 2.0**-24
-#: how a projector learns, see `Contrast.projector_training`
+#: values of `Contrast.projector_training`
 TRAININGS = ("together", "accumulated")
 
 #: a function of a batch of images (N, C, H, W)
@@ -57,7 +57,7 @@ class ServerTraining:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Contrast:
-    """What the contrastive term of Eq. 15 needs in one round.
+    """Projector, prototypes and settings of the contrastive term of Eq. 15 in one round.
 
     Three differences of the released code are settings here; a fourth, a fresh projector in every
     round, is the caller's: hand in a new `Projector`, or the one of the round before with the
@@ -172,22 +172,18 @@ def update_model(
 def optimisers_of(
     model: nn.Module, contrast: Contrast | None, settings: ServerTraining
 ) -> list[torch.optim.Optimizer]:
-    """Who trains the model, and who the projector, which is put into training mode."""
-    found: list[torch.optim.Optimizer] = [sgd(model.parameters(), settings)]
-    if contrast is not None:
-        contrast.projector.train()
-        found.append(projector_optimiser(contrast, settings))
-    return found
-
-
-def projector_optimiser(contrast: Contrast, settings: ServerTraining) -> torch.optim.Optimizer:
-    """Who trains the projector in a round, as `Contrast.projector_training` says."""
-    parameters = list(contrast.projector.parameters())
+    """Optimisers of the model and of the projector, which is put into training mode."""
+    optimisers: list[torch.optim.Optimizer] = [sgd(model.parameters(), settings)]
+    if contrast is None:
+        return optimisers
+    projector = contrast.projector.train()
+    parameters = list(projector.parameters())
     if contrast.projector_training == "together":
-        return sgd(parameters, settings)
-    contrast.projector.zero_grad(set_to_none=True)
+        return [*optimisers, sgd(parameters, settings)]
+    projector.zero_grad(set_to_none=True)
     # on a GPU the count of steps, which changes the rate, must be there too: see `core.replay`
-    return _AccumulatingAdam(parameters, lr=0.01, capturable=parameters[0].is_cuda)
+    capturable = parameters[0].is_cuda
+    return [*optimisers, _AccumulatingAdam(parameters, lr=0.01, capturable=capturable)]
 
 
 def outputs_of(

@@ -119,18 +119,6 @@ def test_by_hand() -> None:
     )
 
 
-def test_weighted_by_hand() -> None:
-    # truth 0 0 0 1, predicted 0 0 1 0: class 0 has precision and recall 2/3, class 1 has none
-    logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    found = classification(logits, torch.tensor([0, 0, 0, 1]))
-    assert found["precision_weighted"] == pytest.approx(3 / 4 * 2 / 3)
-    assert found["recall_weighted"] == pytest.approx(1 / 2)
-    assert found["f1_weighted"] == found["f1_of_weighted"] == pytest.approx(1 / 2)
-    assert found["precision_binary"] == found["recall_binary"] == found["f1_binary"] == 0
-    # all wrong: nothing to divide by
-    assert classification(-logits[:3], torch.tensor([0, 0, 1]))["f1_of_weighted"] == 0
-
-
 def test_a_class_that_does_not_occur_is_left_out() -> None:
     # class 2 never occurs, though it is predicted once; nothing warns and nothing is nan
     logits = torch.tensor([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 1.0, 2.0], [2.0, 0.0, 1.0]])

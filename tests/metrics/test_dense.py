@@ -44,11 +44,6 @@ def test_regions_of_empty_masks():
     assert metrics.regions(one, one)["dice"] == 1 and metrics.regions(one, one)["hd95"] == 0
 
 
-def test_the_distance_is_that_of_single_pixels():
-    found = metrics.regions(painted((0, 1, 0, 1)) > 0, painted((3, 4, 4, 5)) > 0)
-    assert found["hd95"] == 5.0
-
-
 def rims(mask):
     """Pixels of a mask with a neighbour outside, in rows."""
     inside = np.pad(mask, 1)

@@ -26,7 +26,6 @@ from core.metrics.image_quality import (
     inception_score,
 )
 from core.rng import Rng
-from lab import Experiment, rounds
 
 
 def draw(*shape, key="x") -> np.ndarray:
@@ -214,11 +213,6 @@ def hostile(monkeypatch, tmp_path) -> Path:
     return tmp_path
 
 
-def test_the_payload_would_run(hostile):
-    torch.load(hostile / "checkpoints" / INCEPTION_FILE, weights_only=False)
-    assert (hostile / "ran").exists()
-
-
 @pytest.mark.parametrize("forged", [False, True])
 def test_a_file_in_the_place_of_the_weights_is_never_run(hostile, monkeypatch, forged):
     """Even one whose hash begins as the published one does."""
@@ -228,24 +222,6 @@ def test_a_file_in_the_place_of_the_weights_is_never_run(hostile, monkeypatch, f
         with pytest.raises(InputError, match=INCEPTION_FILE):
             make()
     assert not (hostile / "ran").exists()
-
-
-def test_a_run_of_fediod_never_runs_it(hostile):
-    tiny = Experiment(
-        algorithm="fediod",
-        dataset="digits",
-        model_options={"width": 4},
-        clients=2,
-        rounds=1,
-        settings={
-            "local_steps": 1,
-            "distill_steps": 1,
-            "distill_batch": 4,
-            "scored_images": 4,
-            "generator_width": 4,
-            "discriminator_width": 4,
-        },
-    )
-    with pytest.raises(InputError, match=INCEPTION_FILE):
-        list(rounds(tiny))
-    assert not (hostile / "ran").exists()
+    # it would have run
+    torch.load(hostile / "checkpoints" / INCEPTION_FILE, weights_only=False)
+    assert (hostile / "ran").exists()

@@ -83,16 +83,6 @@ def test_the_multiplier_meets_its_budget_and_hardly_more(epsilon, rate, steps):
     assert found == pytest.approx(theirs, rel=0.01)
 
 
-def test_epsilon_falls_with_noise_and_grows_with_steps_and_rate():
-    pytest.importorskip("opacus")
-    by_noise = [spent_epsilon(z, 0.1, 100, DELTA) for z in (0.7, 1.0, 2.0, 5.0)]
-    by_steps = [spent_epsilon(1.0, 0.1, t, DELTA) for t in (0, 1, 10, 100)]
-    by_rate = [spent_epsilon(1.0, q, 100, DELTA) for q in (0.01, 0.1, 0.5, 1.0)]
-    assert by_noise == sorted(by_noise, reverse=True) and len(set(by_noise)) == 4
-    assert by_steps == sorted(by_steps) and by_steps[0] == 0 and by_rate == sorted(by_rate)
-    assert spent_epsilon(0.0, 0.1, 1, DELTA) == math.inf
-
-
 def test_affordable_steps_are_the_most_within_the_budget():
     pytest.importorskip("opacus")
     most = affordable_steps(3.5, DELTA, 20.0, 1.0, 10_000)

@@ -164,17 +164,6 @@ def test_true_positives_by_counting():
         assert membership.true_positives(scores, member, rate) == pytest.approx(max(fit))
 
 
-def test_the_area_is_that_of_mann_and_whitney():
-    """Among all pairs of a member and another, the share in which the member scores higher; ties half."""
-    draws = np.random.default_rng(4)
-    scores, member = draws.normal(size=200).round(1), draws.random(200) < 0.3
-    pairs = scores[member][:, None] - scores[~member]
-    found = membership.auc(scores, member)
-    assert found == pytest.approx((pairs > 0).mean() + 0.5 * (pairs == 0).mean())
-    u = stats.mannwhitneyu(scores[member], scores[~member]).statistic
-    assert found == pytest.approx(u / pairs.size)
-
-
 def test_precision_at_the_true_rate():
     assert membership.precision(0.5, 0.5, 0.1) == pytest.approx(0.1)
     assert membership.precision(0.2, 0.01, 0.5) == pytest.approx(0.2 / 0.21)

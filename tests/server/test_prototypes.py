@@ -60,12 +60,6 @@ def test_aggregated_prototypes_are_those_of_the_pooled_data(sizes, seed):
     np.testing.assert_allclose(together.numpy(), means(values, labels), rtol=1e-5, atol=1e-6)
 
 
-def test_a_class_nobody_holds_gets_zeros():
-    prototypes = torch.full((2, 2, 2), 7.0)
-    mean = aggregate_prototypes(prototypes, torch.tensor([[1, 0], [3, 0]]))
-    assert mean.tolist() == [[7, 7], [0, 0]]
-
-
 def test_low_precision_logits_are_averaged_in_float32():
     logits = torch.ones(1000, 1, dtype=torch.bfloat16)
     logits[0] = 2
