@@ -14,7 +14,6 @@ import attrs
 from core import data, federation
 from core.errors import InputError, one_line
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
-from core.federation.interrupts import kept_interrupts
 from core.files import FileError, path_of
 from core.privacy.membership import LikelihoodRatio
 from core.progress import heard
@@ -22,6 +21,7 @@ from core.rng import Rng
 from lab.attack import OutOfTime, attack, check_can_be_attacked, earlier
 from lab.bar import Bar
 from lab.experiment import Experiment
+from lab.interrupts import kept_interrupts
 from lab.record import Record, inputs, new_record, reckoning
 from lab.source import check_code, code_version
 

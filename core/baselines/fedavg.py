@@ -206,7 +206,7 @@ class FedAvg(OwnModels):
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """The usual round; where clients test, their networks are laid beside the state."""
         state = super().round(state, clients, ledger, rng)
-        return self.laid_open(state, clients, ledger, rng) if self.clients_test else state
+        return self.with_client_models(state, clients, ledger, rng) if self.clients_test else state
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round; all else in the state
@@ -230,7 +230,7 @@ class FedAvg(OwnModels):
         """
         if not self.clients_test:
             return self.network(state.task, state.tensors)
-        return self.tested(
+        return self.client_models(
             state, lambda own: self.network(state.task, state.tensors | statistics(own))
         )
 

@@ -32,11 +32,10 @@ import attrs
 import torch
 from torch import nn
 
-from core.baselines import fedavg
+from core.baselines import fedavg, fedgen
 from core.checks import number, one_of
 from core.distillation import kl_divergence
 from core.errors import InputError
-from core.families import fedgen_code
 from core.families.own_models import OWN
 from core.federation import CLASSIFICATION, Client, Field, Format, Ledger, Message, State, Task
 from core.federation.local_training import LocalLoss
@@ -73,7 +72,7 @@ class Settings(fedavg.Settings):
     @classmethod
     def released(cls) -> Settings:
         """The local training of zhuangdizhu/FedGen, and its way to average logits."""
-        return cls(**fedgen_code.LOCAL, absent="zero", tracking="run")
+        return cls(**fedgen.LOCAL, absent="zero", tracking="run")
 
 
 class FedDistill(fedavg.FedAvg):
@@ -122,7 +121,7 @@ class FedDistill(fedavg.FedAvg):
         state = super().round(state, clients, ledger, rng)
         if self.settings.sharing == "models" or self.clients_test:
             return state
-        return self.laid_open(state, clients, ledger, rng)
+        return self.with_client_models(state, clients, ledger, rng)
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """The loss of the data and the divergence from the mean logits, if there are some; adds up
@@ -193,4 +192,4 @@ class FedDistill(fedavg.FedAvg):
         """The global model, or the model of every client that has trained one."""
         if self.settings.sharing == "models":
             return super().model(state)
-        return self.tested(state)
+        return self.client_models(state)

@@ -21,8 +21,7 @@ import attrs
 import torch
 from torch import nn
 
-from core.baselines import fedavg
-from core.families import fedgen_code
+from core.baselines import fedavg, fedgen
 from core.federation import CLASSIFICATION, Message, State
 from core.federation.tensors import put_each, take_each, weights
 from core.rng import Rng
@@ -35,7 +34,7 @@ class Settings(fedavg.Settings):
     @classmethod
     def released(cls) -> Settings:
         """The local training of zhuangdizhu/FedGen."""
-        return cls(**fedgen_code.LOCAL)
+        return cls(**fedgen.LOCAL)
 
 
 class Ensemble(nn.Module):
@@ -71,4 +70,4 @@ class FedEnsemble(fedavg.FedAvg):
         if not members:
             return super().model(state)
         ensemble = Ensemble([self.network(state.task, member) for member in members.values()])
-        return self.tested(state, lambda own: ensemble) if self.clients_test else ensemble
+        return self.client_models(state, lambda own: ensemble) if self.clients_test else ensemble

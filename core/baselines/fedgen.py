@@ -28,6 +28,7 @@ class by class: `order: by_class`, where what is counted matters, too (`counted:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 import torch
@@ -37,7 +38,7 @@ from core import server
 from core.baselines import fedavg
 from core.checks import number, one_of, part, whole
 from core.distillation import kl_divergence
-from core.families import fedgen_code, generative
+from core.families import generative
 from core.federation import CLASSIFICATION, Client, Format, Message, State, Task, pack
 from core.federation.local_training import LocalLoss
 from core.federation.tensors import put, take, unpack, weights
@@ -45,6 +46,15 @@ from core.models import FeatureGenerator
 from core.rng import Rng
 from core.server.generator import ENSEMBLES, NOISES
 
+#: local training of the methods in zhuangdizhu/FedGen: 20 local batches of 32 by plain SGD (its decay of
+#: the learning rate, 0.99 a round, is left out; there passes go on from round to round, and since January
+#: 2022, when that code began to shuffle, batches that are not whole are dropped)
+LOCAL: dict[str, Any] = {
+    "batch_size": 32,
+    "local_steps": 20,
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+}
 WEIGHTS = ("counts", "uniform")
 #: a client's memory of how many images of each class its last round had
 SEEN = "labels/seen"
@@ -105,7 +115,7 @@ class Settings(fedavg.Settings):
         the images of each class from one, so that who lacks a class keeps a small weight in it.
         """
         return cls(
-            **fedgen_code.LOCAL,
+            **LOCAL,
             generator_batch=32,
             noise="uniform",
             ensemble="losses",

@@ -202,10 +202,10 @@ class FedMD(OwnModels):
         state = super().round(state, clients, ledger, rng)
         if self.settings.tested == "student":
             return state
-        return self.laid_open(state, clients, ledger, rng)
+        return self.with_client_models(state, clients, ledger, rng)
 
     def model(self, state: State) -> nn.Module | list[nn.Module]:
         """The student, or the model of every client that has answered."""
         if self.settings.tested == "student":
             return state.task.model_from(state.tensors)
-        return self.tested(state)
+        return self.client_models(state)

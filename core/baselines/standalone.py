@@ -60,8 +60,8 @@ class Standalone(OwnModels):
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Train every client's model further, and lay the models open for the test."""
         self.call_clients("train_alone", clients, None, ({}, {}), ledger, rng.at("client"))
-        return self.laid_open(state, clients, ledger, rng)
+        return self.with_client_models(state, clients, ledger, rng)
 
     def model(self, state: State) -> list[nn.Module]:
         """The model of every client that has trained one."""
-        return self.tested(state)
+        return self.client_models(state)

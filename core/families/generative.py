@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -14,64 +15,28 @@ from core.rng import Rng
 from core.server.generator import FeatureLoss
 
 
-def image_generator(
-    task: Task,
-    rng: Rng,
-    *,
-    noise: int,
-    width: int,
-    classes: int = 0,
-    first: int = 2,
-    smooth: bool = False,
-    running: bool = False,
-) -> ImageGenerator:
-    """A fresh generator of images, on the task's device.
+def image_generator(task: Task, rng: Rng, *, running: bool = False, **form: Any) -> ImageGenerator:
+    """A fresh generator of images of that form, on the task's device.
 
     Without `running` it normalises every batch by the batch's own statistics, also when it draws
     images for use: weights that are averages over clients or rounds have no running statistics.
     """
-    data = task.dataset
-    return fresh(
-        ImageGenerator,
-        data.channels,
-        data.size,
-        noise=noise,
-        width=width,
-        classes=classes,
-        first=first,
-        smooth=smooth,
-        running=running,
-        rng=rng,
-        device=task.runtime.device,
-    )
+    shape, device = (task.dataset.channels, task.dataset.size), task.runtime.device
+    return fresh(ImageGenerator, *shape, running=running, rng=rng, device=device, **form)
 
 
-def discriminator(
-    task: Task, rng: Rng, *, width: int, classes: int = 0, norm: str = "instance"
-) -> PatchDiscriminator:
+def discriminator(task: Task, rng: Rng, *, classes: int = 0, **form: Any) -> PatchDiscriminator:
     """A fresh discriminator of images with a plane for each of so many classes, on the task's
     device.
     """
-    return fresh(
-        PatchDiscriminator,
-        task.dataset.channels + classes,
-        width=width,
-        norm=norm,
-        rng=rng,
-        device=task.runtime.device,
-    )
+    planes = task.dataset.channels + classes
+    return fresh(PatchDiscriminator, planes, rng=rng, device=task.runtime.device, **form)
 
 
-def feature_generator(task: Task, size: int, rng: Rng, **options: int) -> FeatureGenerator:
+def feature_generator(task: Task, size: int, rng: Rng, **form: int) -> FeatureGenerator:
     """A fresh generator of features of length `size`, on the task's device."""
-    return fresh(
-        FeatureGenerator,
-        task.dataset.num_classes,
-        size,
-        rng=rng,
-        device=task.runtime.device,
-        **options,
-    )
+    classes = task.dataset.num_classes
+    return fresh(FeatureGenerator, classes, size, rng=rng, device=task.runtime.device, **form)
 
 
 def trained(

@@ -51,7 +51,9 @@ class OwnModels(Algorithm):
         """Whether each client is tested on its own classes."""
         return self.schedule.tested_by == "clients"
 
-    def laid_open(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+    def with_client_models(
+        self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng
+    ) -> State:
         """The state with the networks of these clients beside it."""
         network = pack(state.task.new_model(Rng(0)))
         form = {name: Field(tuple(value.shape), value.dtype) for name, value in network.items()}
@@ -65,7 +67,7 @@ class OwnModels(Algorithm):
         tested = put_each("tested/", {id_: message.tensors for id_, message in given.items()})
         return attrs.evolve(state, tensors=state.tensors | tested)
 
-    def tested(
+    def client_models(
         self, state: State, network: Callable[[Tensors], nn.Module] | None = None
     ) -> list[nn.Module]:
         """The networks that stand beside a state, or what `network` makes of each one's tensors; where

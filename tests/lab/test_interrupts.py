@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from core.federation.interrupts import kept_interrupts
 from lab import Experiment, Record, running
+from lab.interrupts import kept_interrupts
 
 TINY = Experiment(
     algorithm="fedavg",
