@@ -12,36 +12,22 @@ STAGES = [Stage("clients", 10, 3), Stage("parts", 1), Stage("training", 80, 20)]
 RESULT = RoundResult(1, {"accuracy": 0.5}, 2**20, 2**21, {}, None, Ledger())
 
 
-@pytest.fixture
-def at_once(monkeypatch):
+@pytest.mark.parametrize("shown", [True, False])
+def test_it_names_what_a_round_gave_and_the_loops_of_more_than_one_step(monkeypatch, capsys, shown):
     monkeypatch.setattr(bar, "IN_A_LOG", 0)
-
-
-def test_it_names_the_loops_of_more_than_one_step(at_once, capsys):
-    with bar.Bar("moon, seed 0", 4, True) as one:
-        one.tell(STAGES)
-    assert "now=clients 3/10, training 20/80]" in capsys.readouterr().err
-
-
-def test_what_a_round_gave_stays_beside_them(at_once, capsys):
-    with bar.Bar("moon, seed 0", 4, True) as one:
+    with bar.Bar("moon, seed 0", 4, shown) as one:
         one.show(RESULT)
         one.tell(STAGES[1:2])
         one.tell(STAGES)
     said = capsys.readouterr().err
-    assert "1/4" in said and "now=clients 3/10, training 20/80, accuracy=50.0%, up=1.0MB" in said
-    assert "parts" not in said
-
-
-def test_a_round_from_a_checkpoint_says_nothing_about_the_time_left(capsys):
-    with bar.Bar("moon, seed 0", 4, True) as one:
-        one.show(attrs.evolve(RESULT, held=True))
-    said = capsys.readouterr().err
-    assert "1/4" in said and "<?" in said.split("\r")[-1]
+    loops = "now=clients 3/10, training 20/80, accuracy=50.0%, up=1.0MB"
+    assert ("1/4" in said and loops in said and "parts" not in said) if shown else not said
 
 
 def test_the_rate_of_a_resumed_run_is_that_of_the_rounds_to_come(capsys, monkeypatch):
-    """Two rounds from a checkpoint are there at once; the third takes two seconds."""
+    """Two rounds from a checkpoint are there at once, and say nothing of the time left; the third takes
+    two seconds.
+    """
     with bar.Bar("moon, seed 0", 4, True) as one:
         for number in (1, 2):
             one.show(attrs.evolve(RESULT, round=number, held=True))
@@ -79,10 +65,3 @@ def test_it_is_not_drawn_at_every_step(monkeypatch, capsys, terminal, every):
         one.tell(STAGES)
     # tqdm draws what it shows once more at its end
     assert 1 <= capsys.readouterr().err.count("now=clients") <= 2
-
-
-def test_one_that_is_not_shown_says_nothing(at_once, capsys):
-    with bar.Bar("moon, seed 0", 4, False) as one:
-        one.tell(STAGES)
-        one.show(RESULT)
-    assert capsys.readouterr() == ("", "")
