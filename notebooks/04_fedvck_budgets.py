@@ -35,7 +35,7 @@ from lab import TableSpec
 from lab.forms import TABLES
 from lab.report import bars, curve_frame, lines, show, table, table_frame
 from lab.report.frames import table_runs
-from lab.report.results import gains, readings_beside, run_hours
+from lab.report.results import gains, hours, readings_beside
 from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
@@ -90,7 +90,7 @@ work.assign(**{"paper / laptop": (work["paper"] / work["laptop"]).round(1)})
 
 # %% tags=["hide-input"]
 wide = table_runs("fedvck", "ladder", ["converged"])
-took = {row: run_hours(of) for row, of in wide.groupby("row", sort=False)}
+took = {row: hours(of) for row, of in wide.groupby("row", sort=False)}
 beside = readings_beside("fedvck", "ladder", "converged", in_print)
 beside.assign(hours=pd.Series(took)).round(1)
 

@@ -41,8 +41,7 @@ import torch
 
 from core.checks import check_whole
 from core.rng import Rng
-from lab.report import lines, show, source
-from lab.report.knowledge import adjacent_mmd
+from lab.report import lines, show
 from lab.report.lesson import SMALL, Lesson, condensed, trained
 from lab.report.texts import Markdown
 
@@ -172,8 +171,23 @@ Markdown(
 # averaged over classes. The paper names neither encoder nor kernel. We take the linear kernel and one encoder for all
 # rounds and both arms, trained on real images, so that a distance means other images and not another model.
 
-# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(adjacent_mmd)
+
+# %%
+def adjacent_mmd(features, labels, rounds):
+    """Squared distance of the mean features of a class in a round and in the
+    one before it: a row for every round and class with images in both.
+    """
+    means = {
+        (r, c): features[(rounds == r) & (labels == c)].mean(0)
+        for r, c in {*zip(rounds.tolist(), labels.tolist(), strict=True)}
+    }
+    rows = [
+        (r, c, (mean - means[r - 1, c]).square().sum().item())
+        for (r, c), mean in sorted(means.items(), key=lambda one: one[0])
+        if (r - 1, c) in means
+    ]
+    return pd.DataFrame(rows, columns=["round", "class", "mmd"])
+
 
 # %% tags=["hide-input"]
 train = task.dataset.train

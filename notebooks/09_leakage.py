@@ -36,13 +36,15 @@ import copy
 
 import pandas as pd
 import torch
+from torch import nn
 
+from core import models
 from core.privacy import leakage
 from core.rng import Rng
 from lab import attack as attacks
 from lab import make_clients
 from lab.report import condensed_images, show, source
-from lab.report.lesson import Lesson, victim
+from lab.report.lesson import Lesson
 from lab.report.texts import Markdown
 
 # %%
@@ -201,11 +203,22 @@ source(leakage.revealed_labels)
 source(leakage.gradients_of_step)
 
 
-# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(victim)
+# %%
+data, half = task.dataset, -(-task.dataset.size // 2)
+network = models.fresh(
+    lambda: nn.Sequential(
+        nn.Conv2d(data.channels, 4, 3, stride=2, padding=1),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(4 * half**2, data.num_classes),
+    ),
+    rng=Rng(seed).at("victim"),
+)
+with torch.no_grad():
+    for weight in network.parameters():
+        weight.mul_(3)  # far enough from linear to tell images apart
 
 # %% tags=["hide-input"]
-network = victim(task, Rng(seed).at("victim"))
 
 
 def after(x, y, steps, lr=0.1):

@@ -40,7 +40,7 @@ from scipy import stats
 from core.algorithms import switches
 from core.algorithms.fedvck import AUGMENTATION
 from lab.report import table, table_frame
-from lab.report.lesson import SMALL, Lesson, switch_table
+from lab.report.lesson import SMALL, Lesson
 from lab.report.texts import Markdown
 
 # %% [markdown]
@@ -73,7 +73,17 @@ meaning = {
     "wire": "one byte a pixel (Table 9)",
 }
 changed = switches("fedvck")
-switch_table(changed, meaning, {AUGMENTATION: "all six kinds", None: "none"})
+words = {AUGMENTATION: "all six kinds", None: "none"}
+pd.DataFrame(
+    {
+        name: [
+            meaning.get(name, ""),
+            *(words.get(one, str(one)) for one in pair),
+        ]
+        for name, pair in changed.items()
+    },
+    ["in print", "default", "released"],
+).T
 
 # %% [markdown]
 # Others are no settings of ours. The released kernel MMD is the linear one by default and never set, so it is the

@@ -39,11 +39,11 @@ import torch
 import core.federation as federation
 from core import models
 from core.condensation.engine import condensed_counts
+from core.condensation.objective import Condensation
 from core.rng import Rng
 from lab.forms import TABLES
 from lab.report import source, table, table_frame
 from lab.report.frames import table_runs
-from lab.report.knowledge import condensed_total
 from lab.report.lesson import Lesson
 from lab.report.results import bytes_by_kind
 from lab.report.texts import Markdown
@@ -262,6 +262,16 @@ plain.round(2)
 # %%
 sizes = pd.read_csv(TABLES / "fedvck" / "split_sizes.csv")
 rows = {}
+
+
+def condensed_total(sizes, share, least, listed):
+    """Condensed images of all clients in a round."""
+    kept = sizes[sizes["listed"]] if listed else sizes
+    plan = Condensation(share=share, min_images=least)
+    images = torch.tensor(kept["images"].to_numpy())
+    return condensed_counts(images, plan).sum().item()
+
+
 for name, of in sizes[sizes["dataset"] != "stl10"].groupby("dataset"):
     share, target = facts.loc[name, "p"], printed["FedVCK"][name]
     for text, least, listed in (

@@ -38,10 +38,10 @@ from lab.report import (
     table,
     table_frame,
 )
-from lab.report.claim_views import claims_table
+from lab.report.claims import claims_table
 from lab.report.findings import bottom_line
 from lab.report.results import (
-    cost_in_words,
+    cost,
     leads,
 )
 from lab.report.texts import Markdown
@@ -144,7 +144,7 @@ claims_table("fedvck", main=True)
 progress("fedvck")
 
 # %% tags=["hide-input"]
-Markdown(cost_in_words("fedvck"))
+cost("fedvck").round(1)
 
 # %% [markdown]
 # ## Medical data

@@ -31,13 +31,12 @@ import pandas as pd
 
 from lab import TableSpec
 from lab.report import curve_frame, progress, show, table, table_frame
-from lab.report.claim_views import claims_table
+from lab.report.claims import claims_table
 from lab.report.findings import bottom_line
 from lab.report.frames import table_runs, verdict_counts
 from lab.report.results import (
     column_curves,
-    core_hours,
-    cost_in_words,
+    cost,
     filled,
     leads,
 )
@@ -138,7 +137,7 @@ claims_table("fedmk", main=True)
 progress("fedmk")
 
 # %% tags=["hide-input"]
-Markdown(cost_in_words("fedmk"))
+cost("fedmk").round(1)
 
 # %% [markdown]
 # ## The paper's tables
@@ -211,13 +210,12 @@ schedules = schedules.assign(mean=schedules.mean(axis=1)).sort_values(
 filled(schedules, "{:.1f}")
 
 # %% tags=["hide-input"]
-hours = core_hours(tried)
 Markdown(
     f"The best is *{schedules.index[0]}*, by "
     f"{schedules['mean'].iloc[0] - schedules['mean'].iloc[1]:.1f} points over "
     f"the next, and by "
     f"{schedules['mean'].iloc[0] - schedules['mean'].iloc[-1]:.1f} over "
-    f"*{schedules.index[-1]}*. The tries took {hours:.1f} hours of one core."
+    f"*{schedules.index[-1]}*."
 )
 
 # %% [markdown]

@@ -33,10 +33,10 @@ from IPython.display import display
 from core import models
 from core.rng import Rng
 from lab.report import metrics_frame, progress, table, table_frame
-from lab.report.claim_views import claims_table
+from lab.report.claims import claims_table
 from lab.report.findings import bottom_line
 from lab.report.frames import verdict_counts
-from lab.report.results import cost_in_words, filled, gains
+from lab.report.results import cost, filled, gains
 from lab.report.texts import Markdown
 from lab.report.verdict import MB
 
@@ -154,7 +154,7 @@ claims_table("gddfl", main=True)
 progress("gddfl")
 
 # %% tags=["hide-input"]
-Markdown(cost_in_words("gddfl"))
+cost("gddfl").round(1)
 
 # %% [markdown]
 # By how many points of AUC is GDD-FL ahead? First as printed (Sections 3.3 and 3.4 claim a lead over all of these but

@@ -47,7 +47,7 @@ from core.checks import check_whole
 from core.condensation import shift
 from core.rng import Rng
 from lab.report import image_rows, show, table
-from lab.report.lesson import Lesson, clients_apart, share_right
+from lab.report.lesson import Lesson, share_right
 from lab.report.results import gains
 from lab.report.texts import Markdown
 
@@ -135,7 +135,17 @@ def apart(state, networks=5):
             norm="instance",
         ).eval()
         features = network.embed(task.inputs(images))
-        ratios.append(clients_apart(features, labels, owner))
+        groups, group = torch.unique(
+            torch.stack([owner, labels]), dim=1, return_inverse=True
+        )
+        means = torch.stack(
+            [features[group == k].mean(0) for k in range(groups.shape[1])]
+        )
+        one, other = torch.triu_indices(len(means), len(means), 1)
+        same_client, same_class = groups[:, one] == groups[:, other]
+        apart = torch.pdist(means)
+        ratio = apart[same_class].mean() / apart[same_client].mean()
+        ratios.append(100 * ratio.item())
     return sum(ratios) / networks
 
 

@@ -39,8 +39,7 @@ from torch.testing import assert_close
 
 from core import distillation
 from core.rng import Rng
-from lab.report.lesson import answers, share_right
-from lab.report.taught import small_lesson
+from lab.report.lesson import answers, share_right, small_lesson
 from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=1e-5, atol=1e-6)  # of 32-bit numbers

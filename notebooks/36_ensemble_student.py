@@ -39,8 +39,14 @@ from core.federation import Task
 from core.models import Stacked
 from core.rng import Rng
 from lab.report import image_rows, show, source
-from lab.report.lesson import answers, share_right
-from lab.report.taught import distilled, ensembles, panel, teacher
+from lab.report.lesson import (
+    answers,
+    distilled,
+    ensembles,
+    panel,
+    share_right,
+    teacher,
+)
 from lab.report.texts import Markdown
 
 rng = Rng(seed)

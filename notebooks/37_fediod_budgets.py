@@ -53,9 +53,14 @@ from core.privacy.differential import (
 from core.rng import Rng
 from lab.report import source, table, table_frame
 from lab.report.frames import table_runs
-from lab.report.lesson import answers, share_right, trained
+from lab.report.lesson import (
+    ADVERSARIAL,
+    answers,
+    share_right,
+    small_lesson,
+    trained,
+)
 from lab.report.results import by_seed, filled
-from lab.report.taught import ADVERSARIAL, small_lesson
 from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown

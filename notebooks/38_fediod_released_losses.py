@@ -41,8 +41,7 @@ from core.models import Stacked
 from core.rng import Rng
 from core.training import cosine
 from lab.report import lines, show, source
-from lab.report.lesson import answers
-from lab.report.taught import slope, small_lesson
+from lab.report.lesson import answers, slope, small_lesson
 from lab.report.texts import Markdown
 
 Settings = find("fediod").Settings

@@ -41,8 +41,7 @@ import torch
 from core import distillation
 from core.rng import Rng
 from lab.report import lines, show, source
-from lab.report.lesson import answers, share_right
-from lab.report.taught import distilled, small_lesson
+from lab.report.lesson import answers, distilled, share_right, small_lesson
 from lab.report.texts import Markdown
 
 lesson = small_lesson(

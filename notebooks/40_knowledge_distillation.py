@@ -44,8 +44,7 @@ from core.errors import InputError
 from core.federation import Task
 from core.rng import Rng
 from lab.report import condensed_images, scatter, show
-from lab.report.lesson import share_right, trained
-from lab.report.taught import distilled
+from lab.report.lesson import distilled, share_right, trained
 from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=1e-9, atol=1e-12)

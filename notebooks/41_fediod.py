@@ -64,9 +64,8 @@ from core.algorithms.fediod.teachers import train_teacher
 from core.rng import Rng
 from lab.report import bars, condensed_images, lines, show, source
 from lab.report.frames import table_runs
-from lab.report.lesson import answers, share_right
+from lab.report.lesson import answers, share_right, small_lesson
 from lab.report.results import by_seed, spreads
-from lab.report.taught import small_lesson
 from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=1e-5, atol=1e-6)  # of 32-bit numbers

@@ -50,7 +50,7 @@ from core.privacy.differential import (
 )
 from core.rng import Rng
 from lab.report import lines, show, source
-from lab.report.taught import ADVERSARIAL, small_lesson
+from lab.report.lesson import ADVERSARIAL, small_lesson
 
 check_whole("games", games, 20)
 

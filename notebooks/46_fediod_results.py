@@ -34,10 +34,10 @@ import pandas as pd
 from core.algorithms import find
 from lab import TableSpec
 from lab.report import metrics_frame, progress, table, table_frame
-from lab.report.claim_views import claims_table
+from lab.report.claims import claims_table
 from lab.report.findings import bottom_line
 from lab.report.frames import table_runs
-from lab.report.results import cost_in_words, filled, leads
+from lab.report.results import cost, filled, leads
 from lab.report.texts import Markdown
 from lab.report.tuning import tuning_table
 
@@ -62,7 +62,7 @@ claims_table("fediod", main=True)
 progress("fediod")
 
 # %% tags=["hide-input"]
-Markdown(cost_in_words("fediod"))
+cost("fediod").round(1)
 
 # %% [markdown]
 # ## Table 1

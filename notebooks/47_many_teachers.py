@@ -41,8 +41,7 @@ from core import data, distillation
 from core.federation import Task
 from core.rng import Rng
 from lab.report import lines, partition_plot, show, source
-from lab.report.lesson import answers, share_right
-from lab.report.taught import ensembles, panel
+from lab.report.lesson import answers, ensembles, panel, share_right
 from lab.report.texts import Markdown
 
 rng = Rng(seed)

@@ -38,8 +38,9 @@ shown = "best"
 # %% tags=["hide-input"]
 import pandas as pd
 import torch
+from torch import nn
 
-from core import distillation
+from core import distillation, models
 from core.checks import check_whole
 from core.metrics import image_quality
 from core.metrics.image_quality import (
@@ -57,9 +58,8 @@ from core.privacy.leakage import (
 from core.rng import Rng
 from lab import TableSpec
 from lab.report import condensed_images, show, source, table, table_frame
-from lab.report.lesson import answers, trained, victim
+from lab.report.lesson import ADVERSARIAL, answers, small_lesson, trained
 from lab.report.results import filled
-from lab.report.taught import ADVERSARIAL, small_lesson
 from lab.report.texts import Markdown
 
 check_whole("attacked", attacked, 2)
@@ -264,11 +264,22 @@ Markdown(
 # one small batch; FedAvg sends the sum of many steps. So this is the best case for the attacker: one image at a time.
 
 
-# %% mystnb={"code_prompt_show": "Show victim in core"} tags=["hide-cell"]
-source(victim)
+# %%
+data, half = task.dataset, -(-task.dataset.size // 2)
+network = models.fresh(
+    lambda: nn.Sequential(
+        nn.Conv2d(data.channels, 4, 3, stride=2, padding=1),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(4 * half**2, data.num_classes),
+    ),
+    rng=Rng(seed).at("victim"),
+)
+with torch.no_grad():
+    for weight in network.parameters():
+        weight.mul_(3)  # far enough from linear to tell images apart
 
 # %% tags=["hide-input"]
-network = victim(task, Rng(seed).at("victim"))
 client = members[0]
 secret, marks = client.images[:attacked].float() / 255, client.labels[:attacked]
 restored = torch.cat(

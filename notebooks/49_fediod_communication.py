@@ -38,8 +38,7 @@ from core import models
 from core.rng import Rng
 from lab.report import curve_frame, curves, show
 from lab.report.frames import table_runs
-from lab.report.results import megabytes_to
-from lab.report.taught import ADVERSARIAL, small_lesson
+from lab.report.lesson import ADVERSARIAL, small_lesson
 from lab.report.texts import Markdown
 from lab.report.verdict import MB
 
@@ -117,7 +116,9 @@ for key, pair in found.items():
     if len(pair) == 2:
         target = min(curve_frame(one)["value"].max() for one in pair.values())
         rows[key] = {"target (%)": target} | {
-            f"{name} (MB)": megabytes_to(one, target)
+            f"{name} (MB)": curve_frame(one)
+            .query("value >= @target")["megabytes"]
+            .min()
             for name, one in pair.items()
         }
 needed = pd.DataFrame(rows).T.rename_axis(["data", "profile", "seed"])

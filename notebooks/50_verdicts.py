@@ -28,17 +28,17 @@ column = "cifar10-0.05"
 import pandas as pd
 
 from lab.report import dots, scatter, show
-from lab.report.claim_views import claims_figure, claims_table
 from lab.report.claims import (
     claims,
     claims_count,
-    claims_frame,
+    claims_figure,
+    claims_table,
     judge,
-    papers,
 )
-from lab.report.frames import runs_frame
+from lab.report.frames import table_runs
 from lab.report.intervals import interval, probability
 from lab.report.texts import Markdown
+from lab.report.verdict import MB
 
 # %%
 counts = claims_count()
@@ -51,14 +51,14 @@ show(claims_figure(counts))
 # first network. So the lead over each rival is taken seed by seed:
 
 # %%
-worked = next(one for one in claims("fedmk") if "pathological" in one.text)
+worked = next(one for one in claims("fedmk") if "pathological" in one.claim)
 found = judge(worked)
 gaps = {rival: of for one in found.leads for rival, of in one.gaps.items()}
 leads = pd.DataFrame(
     [(rival, *interval(of)) for rival, of in gaps.items()],
     columns=["name", "value", "low", "high"],
 )
-show(dots(leads, "lead of FedMK (points), 90% interval", worked.text))
+show(dots(leads, "lead of FedMK (points), 90% interval", worked.claim))
 
 # %% [markdown]
 # The same in numbers. *p* is the p-value: how often leads as low as these come out by chance if FedMK is in truth as good
@@ -146,17 +146,7 @@ Markdown(
 # ## The main claims
 
 # %%
-main = pd.concat(claims_frame(paper, main=True) for paper in papers())
-main = main[~main["ours"]]
-said = main["verdict"].value_counts()
-full = main[main["budget"] == "as printed"]["verdict"].value_counts()
-Markdown(
-    f"The papers rest on {len(main)} claims of the list below: "
-    + ", ".join(f"{word} {count}" for word, count in said.items())
-    + ". With the data, clients and rounds that the paper prints: "
-    + (", ".join(f"{word} {count}" for word, count in full.items()) or "none")
-    + "."
-)
+claims_count(main=True)
 
 # %% [markdown]
 # ### FedVCK
@@ -193,18 +183,24 @@ claims_table("fediod", main=True)
 # run. Bytes count both directions and all clients.
 
 # %%
-runs = runs_frame("fedvck", table_number, column)
-figure = scatter(
-    runs,
-    x="MB sent",
-    y="accuracy",
-    by="method",
-    xlabel="MB sent, both directions",
-    ylabel="accuracy (%)",
-    log="x",
-    title=f"{column}, profile {runs['profile'].iloc[0]}",
+runs = table_runs("fedvck", table_number, None).query("column == @column")
+runs = runs.drop_duplicates("id")
+runs = runs.assign(
+    sent=[record.sent() / MB for record in runs["record"]],
+    accuracy=[100 * record.metrics["accuracy"] for record in runs["record"]],
 )
-show(figure)
+show(
+    scatter(
+        runs,
+        x="sent",
+        y="accuracy",
+        by="row",
+        xlabel="MB sent, both directions",
+        ylabel="accuracy (%)",
+        log="x",
+        title=f"{column}, profile {runs['profile'].iloc[0]}",
+    )
+)
 
 # %% [markdown]
 # ## All claims

@@ -39,7 +39,7 @@ from core.algorithms.fediod.server import Server
 from core.models import Stacked
 from core.rng import Rng
 from lab.report import lines, show, source
-from lab.report.taught import downhill, slope, small_lesson
+from lab.report.lesson import downhill, slope, small_lesson
 from lab.report.texts import Markdown
 
 lesson = small_lesson(

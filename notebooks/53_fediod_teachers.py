@@ -43,9 +43,8 @@ from core.algorithms import find
 from core.algorithms.fediod.scores import ensemble_accuracy
 from lab import TableSpec
 from lab.report import lines, metrics_frame, show, source, table
-from lab.report.lesson import answers, share_right
+from lab.report.lesson import ADVERSARIAL, answers, share_right, small_lesson
 from lab.report.results import filled
-from lab.report.taught import ADVERSARIAL, small_lesson
 from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown

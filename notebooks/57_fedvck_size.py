@@ -36,7 +36,7 @@ from lab import TableSpec
 from lab.report import bars, show, table
 from lab.report.frames import metrics_frame, table_runs
 from lab.report.intervals import interval
-from lab.report.results import gains, readings_beside, run_hours
+from lab.report.results import gains, hours, readings_beside
 from lab.report.texts import Markdown
 
 columns = ["cifar10-0.05", "cifar10-0.02"]
@@ -62,7 +62,7 @@ in_print = {
 
 # %% tags=["hide-input"]
 runs = table_runs("fedvck", "nearest", [size])
-took = {at: run_hours(of) for at, of in runs.groupby(["column", "row"])}
+took = {at: hours(of) for at, of in runs.groupby(["column", "row"])}
 beside = pd.concat(
     {
         column: readings_beside("fedvck", "nearest", size, said, column=column)
@@ -262,7 +262,7 @@ behind = behind.set_index("row")
 ends = behind[["low", "high"]].where(behind["low"] > float("-inf"))
 shown = shown.drop(columns="verdict").sort_values("measured")
 runs = table_runs("fedvck", "rivals", [size])
-shown["hours"] = runs.groupby("row").apply(run_hours)
+shown["hours"] = runs.groupby("row").apply(hours)
 shown["lead in print"] = shown.loc[reading, "printed"] - shown["printed"]
 own = shown.index.str.startswith("FedVCK") & (shown.index != bare)
 shown["lead in print"] = shown["lead in print"].mask(own)

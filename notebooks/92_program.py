@@ -17,46 +17,54 @@ if importlib.util.find_spec("core") is None:
     get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
     sys.path.insert(0, "fedcon-book")
 
-# %% tags=["hide-input"]
-from lab.report import bars, show
-from lab.report.speed import (
-    held,
-    held_in_words,
-    precision_in_words,
-    precisions,
-    speed,
-    whole_runs,
-)
+# %%
+import json
+
+import numpy as np
+import pandas as pd
+
+from lab.record import REPOSITORY
+from lab.report import dots, method_name, show
+from lab.report.intervals import interval
 from lab.report.style import sentences
-from lab.report.texts import Markdown
+
+bench = {
+    path.stem: json.loads(path.read_text())
+    for path in sorted((REPOSITORY / "book" / "bench").glob("*.json"))
+}
 
 # %% [markdown]
 # ## Speed
 #
 # Whole runs, training, condensation and tests together, beside a loop written the way released code is, in float32 by
-# PyTorch's own kernels; in pairs, in one process (`benchmarks/runs.py`). The name says which vectors the processor
+# PyTorch's own kernels, or beside other people's code; in pairs, in one process (`benchmarks/`). `times` is how many
+# times as fast as what is in `beside`: below one, that was faster. The name of a bench says which vectors the processor
 # has, and the precision: only some processors multiply in bfloat16, and those with AMX have units for matrices besides.
-# Thin lines go from half of the spread of the pairs below to half of it above.
+# Of FedVCK beside the authors' code, "same batches" has batches of real images as that code has them, "exact means" the
+# mean of all real images in their place.
 
-# %% tags=["hide-input"]
-show(bars(whole_runs(), "times as fast as a plain loop"))
-
-# %% [markdown]
-# All of them, with runs beside other people's code. How to read the table:
-#
-# * `times`: how many times as fast as what stands in `beside`; below one, that was faster.
-# * `share of the ceiling`: of what a large matrix product reaches on the same machine in that precision; `ceilings` has
-#   both, in GFLOP/s. A 3x3 convolution of many channels takes a quarter of the multiplications of its definition, by
-#   which the share counts (in bfloat16 only without AMX): it can exceed 100%.
-# * `accuracy (beside)`: that of FedVCK beside the authors' code, over three seeds. "Same batches" has batches of real
-#   images as that code has them, "exact means" the mean of all real images in their place, "a quarter of the epochs"
-#   fewer epochs of the server at a larger rate. In the short run exact means are some points below it, so they are not
-#   free there.
+# %%
+rates = pd.DataFrame(
+    [
+        {"bench": name, "run": run, "beside": one.get("beside", "plain")}
+        | {"rate": f"{one['rate']:,.0f} {found['unit']}", **one["ratio"]}
+        for name, found in bench.items()
+        for run, one in found["contestants"].items()
+        if "ratio" in one
+    ]
+)
+whole = rates[rates["beside"] == "plain"]
+show(
+    dots(
+        whole.rename(
+            columns={"median": "value", "lowest": "low", "highest": "high"}
+        ).assign(name=whole["run"] + ", " + whole["bench"].str[4:]),
+        "times as fast as a plain loop, median of the pairs and range",
+    )
+)
 
 # %% tags=["hide-output"]
-rates = speed()
-rates["rate"] += " " + rates.pop("unit")
-sentences(rates.drop(columns="precision"))
+sentences(rates.rename(columns={"median": "times"}).round(2))
 
 # %% [markdown]
 # ## Precision
@@ -68,10 +76,15 @@ sentences(rates.drop(columns="precision"))
 # 10%, tells nothing.
 
 # %%
-precisions().round(1).replace(-0.0, 0.0)
-
-# %%
-Markdown(precision_in_words())
+pairs = bench["precision-avx512-bfloat16"]["contestants"]
+precision = {}
+for name, one in pairs.items():
+    plain, fast = one["accuracy"]["theirs"], one["accuracy"]["ours"]
+    means = len(plain), np.mean(plain), np.mean(fast), np.std(plain, ddof=1)
+    gap = interval(np.subtract(fast, plain))
+    precision[method_name(name)] = [*means, *gap]
+columns = ["seeds", "float32", "bfloat16", "std", "difference", "low", "high"]
+pd.DataFrame(precision, columns).T.round(1)
 
 # %% [markdown]
 # ## Records of older versions
@@ -86,7 +99,27 @@ Markdown(precision_in_words())
 # changed how networks are computed on CPUs (bf65cf8f).
 
 # %%
-Markdown(held_in_words())
+again = bench["records-avx512-bfloat16"]["contestants"]
+held = pd.DataFrame(
+    {
+        name: {
+            "seeds": len(one["accuracy"]["ours"]),
+            "record": np.mean(one["accuracy"]["theirs"]),
+            "again": np.mean(one["accuracy"]["ours"]),
+            "std": one["std"],
+            "same bytes": one["same_bytes"],
+        }
+        for name, one in again.items()
+    }
+).T
+held.insert(3, "difference", held["again"] - held["record"])
+held = held.sort_values("difference", key=abs, ascending=False)
+print(
+    f"{(held['difference'].abs() <= 2).sum()} of {len(held)} lie within two "
+    f"points of their record, {(held['difference'].abs() <= 0.05).sum()} have "
+    f"it to a decimal; {held['same bytes'].sum()} sent the same bytes."
+)
+held[held["difference"].abs() > 2].infer_objects().round(2)
 
 # %% tags=["hide-output"]
-held().round(2).replace(-0.0, 0.0)
+held.infer_objects().round(2)

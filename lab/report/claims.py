@@ -1,82 +1,186 @@
-"""What the papers claim beyond single numbers, judged as claims.
+"""What the papers claim beyond single numbers, judged as claims: `book/claims/<paper>.yaml`.
 
-The claims stand in `book/claims/<paper>.yaml`. A claim that one row leads others is computed from
-records, by paired differences over seeds in every column that is measured: it **holds** where the
-90% interval of the lead is above 0 in all columns, it **does not hold** where the lead is below 0 in
-some of them, further or more often than chance explains, else it is **unclear** (see `refuted`).
-Columns that the paper does not have say nothing of its claims. A claim may ask for a lead of so many
-points (`by`; below 0: allow to be so far behind), or to be ahead in most columns only (`most`), and
-say by metric from which value on the leading row has learned anything (`least`): of a column that was
-run with less than the paper's budget and is below it nothing follows. Other claims are **tested** (a test of
-this repository fails if it is not so), agree or disagree with the paper's own numbers, are examined
+A claim that one row leads others is computed from records, by paired differences over seeds in every column
+that is measured: it **holds** where the 90% interval of the lead is above 0 in all columns, it **does not
+hold** where the lead is below 0 in some of them, further or more often than chance explains (see `refuted`),
+else it is **unclear**. Columns that the paper does not have say nothing of its claims. A claim may ask for a
+lead of so many points (`by`; below 0: allow to be so far behind), or to be ahead in most columns only
+(`most`), and say by metric from which value on the leading row has learned anything (`least`): of a column
+that was run with less than the paper's budget and is below it nothing follows. Other claims are **tested** (a
+test of this repository fails if it is not so), agree or disagree with the paper's own numbers, are examined
 on a page, or are open.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import pandas as pd
+from pydantic import Field, model_validator
 
-from core.errors import InputError, brief
-from lab import Record, records
-from lab.forms import TABLES, as_list, as_mapping, check_keys, read_yaml, short
+from core.errors import InputError, unknown
+from lab import Record, TableSpec, records
+from lab.forms import TABLES, Part, Text, read, read_yaml, short
 from lab.report import style
-from lab.report.comparisons import Lead, asked_leads, chances, refuted
-from lab.report.verdict import FULL, REDUCED
+from lab.report.charts import canvas, describe
+from lab.report.frames import best_cells
+from lab.report.intervals import interval, probability
+from lab.report.verdict import EXACT, FULL, REDUCED, budget, by_column, differences, values
+from lab.table import Cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CLAIMS = TABLES.parent / "claims"
 #: the papers in the order of the book, and their names
 PAPERS = {"fedvck": "FedVCK", "fedmk": "FedMK", "gddfl": "GDD-FL", "fediod": "FedIOD"}
-#: how a claim may be judged, and what is said of one that is judged so without records
-KINDS = {
-    "ahead": "not measured",
-    "test": "holds in a test",
-    "print": "",
-    "shown": "examined on its page",
-    "open": "open",
-    "not_testable": "not testable here",
+#: each verdict with its sign and colour
+SIGNS = {
+    "holds": ("✓", "#009E73"),
+    "does not hold": ("✗", "#D55E00"),
+    "unclear": ("~", "#E69F00"),
+    "not measured": ("…", "#A6A6A6"),
+    "holds in a test": ("✓", "#56B4E9"),
+    "agrees with its own numbers": ("=", "#0072B2"),
+    "contradicts its own numbers": ("≠", "#CC79A7"),
+    "examined on its page": ("→", "#8C8C8C"),
+    "open": ("…", "#C9C9C8"),
+    "not testable here": ("–", "#E4E4E3"),
 }
-VERDICTS = (
-    "holds",
-    "does not hold",
-    "unclear",
-    "not measured",
-    "holds in a test",
-    "agrees with its own numbers",
-    "contradicts its own numbers",
-    "examined on its page",
-    "open",
-    "not testable here",
-)
-_KEYS = ("claim", "where", "page", "main", "ours")
+VERDICTS = tuple(SIGNS)
+#: verdicts on claims that are judged without records
+KINDS = {"test": "holds in a test", "open": "open", "not_testable": "not testable here"}
+Names = Annotated[list[Text], Field(min_length=1)]
+Page = Annotated[str, Field(pattern=r"^\w+$")]
 
 
-@attrs.frozen(kw_only=True)
-class Claim:
-    """One claim, in our words, and how it is judged."""
+class Ahead(Part):
+    """A claim that one row leads others: which rows, in which columns and measures, by how much."""
 
-    paper: str
-    number: int
-    text: str
-    #: where the paper makes it
-    where: str
-    #: one of `KINDS`, and what stands below it
-    kind: str
-    detail: Any
+    tables: Annotated[list[int | str], Field(min_length=1)]
+    #: other tables with the same columns, whose rows may stand beside those of the first
+    beside: list[int | str] = Field([])
+    #: by default the table's first
+    metrics: Names | None = None
+    #: by default all that the paper prints, or, of a claim of this book, all
+    columns: Names | None = None
+    #: a row that leads those it is `against`, by default all others that the paper has
+    row: Text | None = None
+    against: Names | None = None
+    #: a row that leads, and the one that it leads
+    pairs: list[Annotated[Names, Field(min_length=2, max_length=2)]] = Field([])
+    by: float = 0
+    most: bool = False
+    least: dict[str, float] = Field({})
+
+    @model_validator(mode="after")
+    def _leads(self) -> Ahead:
+        if not (self.row or self.pairs):
+            raise InputError("needs a 'row' that leads, or 'pairs' of two rows")
+        return self
+
+
+class OwnNumbers(Part):
+    """Whether the paper's own numbers agree with a claim, and why."""
+
+    agrees: bool
+    because: Text
+
+
+class Claim(Part):
+    """One claim, in our words, where the paper makes it, and how it is judged."""
+
+    claim: Text
+    where: str = ""
     #: the page that has the evidence
-    page: str | None = None
+    page: Page | None = None
     #: whether the paper rests on it
     main: bool = False
     #: whether this book asks it, and not the paper
     ours: bool = False
+    ahead: Ahead | None = None
+    test: Text | None = None
+    print: OwnNumbers | None = None
+    shown: Page | None = None
+    open: Text | None = None
+    not_testable: Text | None = None
+    paper: str = ""
+    number: int = 1
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Claim:
+        kinds = ("ahead", "test", "print", "shown", "open", "not_testable")
+        if sum(getattr(self, kind) is not None for kind in kinds) != 1:
+            raise InputError(f"needs one of {', '.join(kinds)}")
+        self.page = self.shown or self.page
+        return self
+
+
+class _File(Part):
+    claims: Annotated[list[Claim], Field(min_length=1)]
+
+
+@attrs.frozen(eq=False)
+class Lead:
+    """By how much one row leads others in a column, in the unit of print; above 0 is better. Where there
+    are several, the one that comes nearest or is furthest ahead stands for them.
+    """
+
+    #: that of the leading row
+    cell: Cell
+    #: the differences to each rival, seed by seed
+    gaps: Mapping[str, tuple[float, ...]]
+    #: whether the row has in its column what the claim asks of it before it counts
+    learned: bool = True
+
+    @property
+    def rival(self) -> str:
+        """The best of the others; one with a single seed only where no other is there."""
+        gaps = self.gaps
+        return min(gaps, key=lambda one: (len(gaps[one]) < 2, statistics.fmean(gaps[one])))
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds both the row and this rival have."""
+        return len(self.gaps[self.rival])
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float, float]]:
+        """The mean lead over each rival and the ends of its 90% interval over seeds."""
+        exact = self.cell.metric in EXACT
+        return {rival: interval(of, exact=exact) for rival, of in self.gaps.items()}
+
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """That over the best rival."""
+        return self.intervals[self.rival]
+
+    @property
+    def mean(self) -> float:
+        """The mean lead over the best rival."""
+        return self.interval[0]
+
+    @property
+    def in_full(self) -> bool:
+        """Whether it was run as the paper ran its own."""
+        return budget(self.cell.profile, self.cell.stand_in) == FULL
+
+    def above(self, by: float) -> bool:
+        """Whether the interval of the lead over each rival lies above `by`."""
+        return all(low > by for _, low, _ in self.intervals.values())
+
+    def below(self, by: float) -> bool:
+        """Whether that of the lead over some rival lies below `by`."""
+        return any(high < by for *_, high in self.intervals.values())
 
 
 @attrs.frozen
@@ -96,80 +200,52 @@ class Finding:
 
 
 def claims(paper: str, root: Path | None = None) -> list[Claim]:
-    """A paper's claims, in the order of its file. Raises InputError for a file that is not well
-    formed.
-    """
+    """A paper's claims, in the order of its file. Raises InputError for a file that is not well formed."""
     path = (root or CLAIMS) / f"{paper}.yaml"
-    found = []
-    for number, entry in enumerate(as_list(read_yaml(path).get("claims"), short(path)), 1):
-        where = f"{short(path)}, claim {number}"
-        given = as_mapping(entry, where)
-        check_keys(given, (*_KEYS, *KINDS), where)
-        kinds = [kind for kind in KINDS if kind in given]
-        if len(kinds) != 1 or not isinstance(given.get("claim"), str):
-            raise InputError(f"{where} needs a 'claim' and one of {', '.join(KINDS)}")
-        (kind,) = kinds
-        if kind == "print":
-            detail = as_mapping(given[kind], where)
-            # an unquoted comma in `because` would end it and begin another key
-            check_keys(detail, ("agrees", "because"), where)
-            if not (isinstance(detail.get("agrees"), bool) and detail.get("because")):
-                raise InputError(f"{where} needs 'agrees', true or false, and 'because'")
-        page = given["shown"] if kind == "shown" else given.get("page")
-        if page is not None and not (isinstance(page, str) and re.fullmatch(r"\w+", page)):
-            raise InputError(f"{where}: {brief(page)} is not the name of a page")
-        found.append(
-            Claim(
-                paper=paper,
-                number=number,
-                text=given["claim"],
-                where=str(given.get("where", "")),
-                kind=kind,
-                detail=given[kind],
-                page=page,
-                main=bool(given.get("main")),
-                ours=bool(given.get("ours")),
-            )
-        )
-    return found
+    found = read(_File, read_yaml(path), short(path)).claims
+    return [one.model_copy(update={"paper": paper, "number": n}) for n, one in enumerate(found, 1)]
+
+
+@functools.cache
+def papers() -> tuple[str, ...]:
+    """The papers that have claims, in the order of the book."""
+    found = {path.stem for path in CLAIMS.glob("*.yaml")}
+    return tuple(paper for paper in PAPERS if paper in found)
 
 
 def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding:
-    """The verdict on a claim; `measured` are complete records by experiment id, by default the
-    book's. Raises InputError for a row, column or metric that its tables do not have.
+    """The verdict on a claim; `measured` are complete records by experiment id, by default the book's.
+    Raises InputError for a row, column or metric that its tables do not have.
     """
-    if claim.kind == "print":
-        agrees, because = claim.detail["agrees"], claim.detail["because"]
-        verb = "agrees with" if agrees else "contradicts"
-        return Finding(f"{verb} its own numbers", because)
-    if claim.kind != "ahead":
-        effect = str(claim.detail) if claim.kind in ("test", "open", "not_testable") else ""
-        return Finding(KINDS[claim.kind], effect)
-    known, where = (
-        records() if measured is None else measured,
-        f"claim {claim.number} of {claim.paper}",
-    )
-    found = tuple(asked_leads(claim.paper, claim.detail, known, where, claim.ours))
+    if claim.print:
+        verb = "agrees with" if claim.print.agrees else "contradicts"
+        return Finding(f"{verb} its own numbers", claim.print.because)
+    if claim.shown:
+        return Finding("examined on its page")
+    if not claim.ahead:
+        (kind,) = (kind for kind in KINDS if getattr(claim, kind))
+        return Finding(KINDS[kind], getattr(claim, kind))
+    asked, found = claim.ahead, tuple(leads(claim, records() if measured is None else measured))
     if not found:
-        return Finding(KINDS["ahead"])
-    by, most = claim.detail.get("by", 0), claim.detail.get("most", False)
-    told = [one for one in found if one.in_full or one.learned]
-    ahead, behind = sum(one.above(by) for one in told), sum(one.below(by) for one in told)
-    counted = _counts(by, sum(one.above(by) for one in found), sum(one.below(by) for one in found))
+        return Finding("not measured")
+    counted = [one for one in found if one.in_full or one.learned]
+    ahead = sum(one.above(asked.by) for one in counted)
+    behind = sum(one.below(asked.by) for one in counted)
     half = len(found) / 2
-    fails = behind > half if most else refuted(told, by)
-    holds = ahead > half if most else ahead == len(found)
+    fails = behind > half if asked.most else refuted(counted, asked.by)
+    holds = ahead > half if asked.most else ahead == len(found)
     verdict = "holds" if holds else "does not hold" if fails else "unclear"
-    effect = _effect(found, counted)
-    if len(told) < len(found):
-        asked = claim.detail["least"].items()
-        least = ", ".join(f"{value:g} in {style.measure(name)}" for name, value in asked)
+    effect = _effect(found, asked.by)
+    if len(counted) < len(found):
+        least = ", ".join(
+            f"{value:g} in {style.measure(name)}" for name, value in asked.least.items()
+        )
         effect += (
-            f"; in {len(found) - len(told)} of {len(found)} “{found[0].cell.row}” itself has less than "
+            f"; in {len(found) - len(counted)} of {len(found)} “{found[0].cell.row}” itself has less than "
             f"{least}: at this budget nothing follows"
         )
-    elif verdict == "unclear" and behind and not most:
-        low = chances(told, by)
+    elif verdict == "unclear" and behind and not asked.most:
+        low = chances(counted, asked.by)
         effect += (
             f"; of the {len(low)} single tests (a rival, a column and a measure each) one would refute the "
             f"claim at p < {0.05 / len(low):.2g}, and the smallest has {low[0]:.2g}"
@@ -177,16 +253,124 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
     return Finding(verdict, effect, found)
 
 
-def _counts(by: float, ahead: int, behind: int) -> str:
-    """In how many comparisons a lead is what a claim asks for, and in how many it is less."""
-    if by < 0:
-        return f"less than {-by:g} points behind in {ahead}, farther in {behind}"
-    asked, less = (f"more than {by:g} points ahead", "less") if by else ("ahead", "behind")
-    return f"{asked} in {ahead}, {less} in {behind}"
+def lead_over(
+    row: str, rivals: Iterable[str], cells: Mapping[str, Cell], measured: Mapping[str, Record]
+) -> Lead | None:
+    """The lead of a row over others of one column, whose `cells` are given by row, over the seeds that both
+    sides have and at one profile; None where there are none.
+    """
+    own = cells[row]
+    ours, sign = values(own, measured), -1 if own.better == "lower" else 1
+    found = {
+        rival: tuple(sign * gap for gap in gaps)
+        for rival in rivals
+        if rival != row and rival in cells and cells[rival].profile == own.profile
+        if (gaps := differences(ours, values(cells[rival], measured)))
+    }
+    return Lead(own, found) if found else None
 
 
-def _effect(found: Sequence[Lead], counted: str) -> str:
-    """A sentence on all comparisons of a claim; `counted` says how they went."""
+def refuted(found: Sequence[Lead], by: float = 0.0) -> bool:
+    """Whether comparisons contradict that every lead is more than `by`.
+
+    Simes (1986): of the chances of m leads as low as these, in rising order, the i-th is at most 5% * i / m.
+    One lead far below counts, or many that are a little below, and true claims are refuted in at most 5% of
+    cases, also where comparisons share a side and so rise and fall together. Where a row is to lead several
+    rivals, each of them is a comparison, so looking for the best costs nothing. One seed decides nothing, and
+    so does the same lead in all, unless it is exact.
+    """
+    low = chances(found, by)
+    return any(p <= 0.05 * i / len(low) for i, p in enumerate(low, 1))
+
+
+def chances(found: Sequence[Lead], by: float) -> list[float]:
+    """How likely leads as low are where they are `by` in truth, in rising order; of those that have more
+    than one seed.
+    """
+    return sorted(
+        probability(gaps, by, one.cell.metric in EXACT)
+        for one in found
+        for gaps in one.gaps.values()
+        if len(gaps) > 1
+    )
+
+
+def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
+    """The comparisons that a claim of the kind "ahead" asks for, where both sides are measured. Leads over
+    the same rivals that the same runs fill are one comparison for each measure.
+
+    Raises InputError for a row, column or metric that its tables do not have.
+    """
+    asked, found = claim.ahead, dict[tuple[str, ...], Lead]()
+    assert asked is not None
+    for table in asked.tables:
+        specs = [TableSpec.find(claim.paper, one) for one in (table, *asked.beside)]
+        _check_names(asked, specs, f"claim {claim.number} of {claim.paper}")
+        metrics = asked.metrics or [specs[0].metric]
+        columns = asked.columns or [
+            one.name for one in specs[0].columns if one.printed or claim.ours
+        ]
+        shown = by_column(cell for spec in specs for cell in best_cells(spec, measured))
+        for (column, metric), cells in shown.items():
+            if column not in columns or metric not in metrics:
+                continue
+            for row, rivals in _sides(asked, cells, claim.ours):
+                lead = lead_over(row, rivals, cells, measured) if row in cells else None
+                if lead:
+                    beside = {of: shown[at, of].get(row) for at, of in shown if at == column}
+                    learned = _has(asked.least, beside, measured)
+                    sides = lead.cell, *(cells[rival] for rival in lead.gaps)
+                    runs = [run.id for cell in sides for run in cell.experiments]
+                    what = (*(cell.record_metric for cell in sides), *runs)
+                    found.setdefault(what, attrs.evolve(lead, learned=learned))
+    return list(found.values())
+
+
+def _has(
+    least: Mapping[str, float], cells: Mapping[str, Cell | None], measured: Mapping[str, Record]
+) -> bool:
+    """Whether the means of a row, whose cells of one column are given by metric, are as large as is asked;
+    what is not measured is not.
+    """
+    found = {name: values(cell, measured) if (cell := cells.get(name)) else {} for name in least}
+    return all(
+        bool(found[name]) and statistics.fmean(found[name].values()) >= value
+        for name, value in least.items()
+    )
+
+
+def _sides(
+    asked: Ahead, cells: Mapping[str, Cell], ours: bool
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Who is to lead whom in a column."""
+    for row, rival in asked.pairs:
+        yield row, [rival]
+    if asked.row:
+        others = [row for row, cell in cells.items() if cell.row_entry.printed or ours]
+        yield asked.row, asked.against or others
+
+
+def _check_names(asked: Ahead, specs: Sequence[TableSpec], where: str) -> None:
+    """Raise InputError, with the nearest right name, for a name of a claim that its tables do not have."""
+    pairs = itertools.chain.from_iterable(asked.pairs)
+    rows = [*filter(None, [asked.row]), *(asked.against or ()), *pairs]
+    named = {
+        "row": (rows, [row.name for spec in specs for row in spec.rows]),
+        "column": (asked.columns or (), [one.name for spec in specs for one in spec.columns]),
+        "metric": (
+            [*(asked.metrics or ()), *asked.least],
+            [one for spec in specs for one in spec.metrics],
+        ),
+    }
+    for kind, (names, known) in named.items():
+        for name in names:
+            if name not in known:
+                tables = " and ".join(spec.table for spec in specs)
+                raise unknown(f"{kind} of table {tables} ({where})", name or "", known)
+
+
+def _effect(found: Sequence[Lead], by: float) -> str:
+    """A sentence on all comparisons of a claim, which asks for a lead of so many points."""
     profiles = ", ".join(dict.fromkeys(one.cell.profile for one in found))
     rivals = max(len(one.gaps) for one in found)
     if len(found) == 1:
@@ -197,22 +381,24 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
         verb = "leads" if one.mean >= 0 else "trails"
         # an interval of two seeds would hold nearly everything, one without a spread everything
         low, high = sorted(abs(one.mean) + side * half for side in (-1, 1))
-        interval = (
-            f" [{low:.{digits}f}, {high:.{digits}f}]"
-            if one.seeds > 2 and math.isfinite(half)
-            else ""
-        )
+        ends = f" [{low:.{digits}f}, {high:.{digits}f}]"
+        ends = ends if one.seeds > 2 and math.isfinite(half) else ""
         seeds = f"{one.seeds} seeds" if one.seeds > 1 else "one seed"
         return (
-            f"“{one.cell.row}” {verb} “{one.rival}”{best} by {abs(one.mean):.{digits}f}{unit}{interval} "
+            f"“{one.cell.row}” {verb} “{one.rival}”{best} by {abs(one.mean):.{digits}f}{unit}{ends} "
             f"({one.cell.column}, {seeds}, {profiles})"
         )
+    ahead, behind = sum(one.above(by) for one in found), sum(one.below(by) for one in found)
+    asked, less = (f"more than {by:g} points ahead", "less") if by else ("ahead", "behind")
+    counts = f"{asked} in {ahead}, {less} in {behind}"
+    if by < 0:
+        counts = f"less than {-by:g} points behind in {ahead}, farther in {behind}"
     single = sum(one.seeds == 1 for one in found)
-    counts = f"{counted} of {len(found)} comparisons" + f" ({single} with one seed)" * bool(single)
+    counts += f" of {len(found)} comparisons" + f" ({single} with one seed)" * bool(single)
     over = " over the best rival" * (rivals > 1)
-    found = [one for one in found if one.seeds > 1] or found  # one seed decides nothing
+    several = [one for one in found if one.seeds > 1] or found  # one seed decides nothing
     of: dict[tuple[str, str], list[float]] = {}
-    for one in found:
+    for one in several:
         of.setdefault((style.measure(one.cell.metric), one.cell.unit), []).append(one.mean)
     if len(of) > 1:  # no scale is common to them
         each = ", ".join(
@@ -220,83 +406,85 @@ def _effect(found: Sequence[Lead], counted: str) -> str:
             for (name, unit), means in of.items()
         )
         return f"{counts}; mean lead{over}, above 0 is better: {each} ({profiles})"
-    means = sorted(one.mean for one in found)
-    unit = style.difference(found[0].cell.unit)
+    (((_, unit), means),) = of.items()
     least, middle, most = (
-        style.signed(one, found[0].cell.unit)
-        for one in (means[0], statistics.median(means), means[-1])
+        style.signed(one, unit) for one in (min(means), statistics.median(means), max(means))
     )
+    word = style.difference(unit)
     if len(means) == 1:
-        return f"{counts}; lead{over} {least}{unit} ({profiles})"
-    return f"{counts}; lead{over} from {least} to {most}{unit}, median {middle} ({profiles})"
-
-
-@functools.cache
-def papers() -> tuple[str, ...]:
-    """The papers that have claims, in the order of the book."""
-    found = {path.stem for path in CLAIMS.glob("*.yaml")}
-    return tuple(paper for paper in PAPERS if paper in found)
+        return f"{counts}; lead{over} {least}{word} ({profiles})"
+    return f"{counts}; lead{over} from {least} to {most}{word}, median {middle} ({profiles})"
 
 
 def claims_frame(
     paper: str, measured: Mapping[str, Record] | None = None, main: bool = False
 ) -> pd.DataFrame:
-    """A paper's claims with their verdicts: `number`, `claim`, `where`, `verdict`, `effect`,
-    `budget`, `page`, `main`, `ours`; with `main` only those that the paper rests on.
+    """A paper's claims with their verdicts: `number`, `claim`, `where`, `main`, `ours`, `verdict`, `effect`,
+    `budget`, `page`; with `main` only those that the paper rests on.
     """
     known, rows = records() if measured is None else measured, []
     for claim in claims(paper):
         if claim.main or not main:
             found = judge(claim, known)
             rows.append(
-                {
-                    "number": claim.number,
-                    "claim": claim.text,
-                    "where": claim.where,
-                    "verdict": found.verdict,
-                    "effect": found.effect,
-                    "budget": found.budget,
-                    "page": claim.page or "",
-                    "main": claim.main,
-                    "ours": claim.ours,
-                }
+                claim.model_dump(include={"number", "claim", "where", "main", "ours"})
+                | {"verdict": found.verdict, "effect": found.effect, "budget": found.budget}
+                | {"page": claim.page or ""}
             )
     return pd.DataFrame(rows)
 
 
-def main_claims() -> pd.DataFrame:
-    """A row for each paper: what it rests on, how many of these claims hold, and how many do not;
-    those that were measured with less than the paper's budget, or on other data, apart, and those
-    that a test of the program shows, or the paper's own numbers, and those that a page examines
-    without a verdict. The book's own questions are left out.
-    """
-    known, rows = records(), []
-    for paper, name in PAPERS.items():
-        frame = claims_frame(paper, known, main=True)
-        frame = frame[~frame["ours"]]
-        said, less = frame["verdict"], frame["budget"] == REDUCED
-        holds, fails = said == "holds", said == "does not hold"
-        unmeasured = said.str.endswith(("in a test", "its own numbers"))
-        rows.append(
+def claims_table(paper: str, main: bool = False) -> style.Html:
+    """`claims_frame` as a page shows it, each claim with a link to its evidence."""
+    shown = []
+    for row in claims_frame(paper, main=main).astype(str).to_dict("records"):
+        (sign, colour), page = SIGNS[str(row["verdict"])], row["page"]
+        link = f'<a href="{page}.html">{page.partition("_")[2].replace("_", " ")}</a>'
+        shown.append(
             {
-                "paper": name,
-                "main claims": len(frame),
-                "hold": int((holds & ~less).sum()),
-                "do not": int((fails & ~less).sum()),
-                "hold with less": int((holds & less).sum()),
-                "do not with less": int((fails & less).sum()),
-                "without measuring": int(unmeasured.sum()),
-                "on a page": int((said == "examined on its page").sum()),
-                "unclear or open": int(said.isin(["unclear", "not measured", "open"]).sum()),
+                "claim": f"{escape(row['claim'])} <small>({escape(row['where'])})</small>",
+                "verdict": f'<span class="cell" style="border-color:{colour}">'
+                f'<span aria-hidden="true">{sign}</span> {row["verdict"]}</span>',
+                # the name of a test may break where it has a sign
+                "what it rests on": re.sub("(::|[/_])", r"\1<wbr>", escape(row["effect"])),
+                "budget": row["budget"],
+                "page": link if page else "",
             }
         )
-    return pd.DataFrame(rows)
+    return style.sentences(pd.DataFrame(shown), escape=False)
 
 
-def claims_count() -> pd.DataFrame:
-    """How many claims of each paper have each verdict; the book's own questions are left out."""
+def claims_count(main: bool = False) -> pd.DataFrame:
+    """How many claims of each paper have each verdict, the book's own questions left out; with `main` of
+    those that the paper rests on, by verdict and budget.
+    """
     known, counts = records(), {}
     for paper in papers():
-        frame = claims_frame(paper, known)
-        counts[paper] = frame[~frame["ours"]]["verdict"].value_counts()
-    return pd.DataFrame(counts).reindex(VERDICTS).fillna(0).astype(int).T
+        frame = claims_frame(paper, known, main)
+        said = frame.loc[~frame["ours"], ["verdict", "budget"]]
+        counts[paper] = said.value_counts() if main else said["verdict"].value_counts()
+    table = pd.DataFrame(counts).fillna(0).astype(int)
+    if main:
+        order = [VERDICTS.index(verdict) for verdict, _ in table.index]
+        return table.iloc[pd.Series(order).argsort(kind="stable")].rename(columns=PAPERS)
+    return table.reindex(VERDICTS, fill_value=0).T
+
+
+def claims_figure(counts: pd.DataFrame | None = None) -> Figure:
+    """`claims_count` as one bar for each paper."""
+    counts = (claims_count() if counts is None else counts).rename(index=PAPERS)
+    counts = counts.loc[:, counts.any()]
+    colours: Any = [SIGNS[name][1] for name in map(str, counts)]
+    with canvas(7.2, 3.4) as axes:
+        counts.plot.barh(stacked=True, color=colours, width=0.8, ax=axes, legend=False)
+        for bars in axes.containers:
+            axes.bar_label(bars, [int(n) or "" for n in bars.datavalues], label_type="center")
+        axes.invert_yaxis()
+        axes.set(xlabel="claims")
+        axes.grid(visible=False)
+        axes.figure.legend(loc="outside lower center", ncols=3)
+    said = [
+        f"{paper}: " + ", ".join(f"{n} {name}" for name, n in row.items() if n)
+        for paper, row in counts.iterrows()
+    ]
+    return describe(axes, "Claims by paper and verdict", "; ".join(said) + ".")

@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from core.errors import InputError, unknown
 from lab import PROFILES, Record, records
 from lab.record import reckoning
-from lab.report.verdict import MB, Judgement, judge
+from lab.report.verdict import Judgement, judge
 from lab.table import Cell, TableSpec
 
 #: from the fullest budget to the smallest: the order in which a table looks for something to show
@@ -142,32 +141,6 @@ def metrics_frame(
     metrics = [record.metrics for record in runs["record"]]
     found = pd.DataFrame(metrics, columns=sorted(set().union(*metrics)))
     return runs[["column", "row", "profile", "seed"]].reset_index(drop=True).join(found)
-
-
-def runs_frame(
-    paper: str, table: str | int, column: str, measured: Mapping[str, Record] | None = None
-) -> pd.DataFrame:
-    """One row for each measured run of a column: `method` (the row's name), `profile`, `seed`,
-    `accuracy` in percent and `MB sent` (2^20 bytes, both directions, all clients).
-
-    Raises InputError for an unknown paper, table or column, and where nothing is measured.
-    """
-    columns = {one.name for one in TableSpec.find(paper, str(table)).columns}
-    if column not in columns:
-        raise unknown("column of the table", column, columns)
-    runs = table_runs(paper, table, None, measured).query("column == @column").drop_duplicates("id")
-    if runs.empty:
-        raise InputError(f"no run of {paper}/{table}/{column} is measured")
-    sent = [record.sent() for record in runs["record"]]
-    return pd.DataFrame(
-        {
-            "method": runs["row"],
-            "profile": runs["profile"],
-            "seed": runs["seed"],
-            "accuracy": [100 * record.metrics["accuracy"] for record in runs["record"]],
-            "MB sent": [nbytes / MB for nbytes in sent],
-        }
-    ).reset_index(drop=True)
 
 
 def verdict_counts(frame: pd.DataFrame) -> str:

@@ -1,4 +1,4 @@
-"""What the pages of the book share: runs of one setting, and a look inside them."""
+"""Runs of one setting that the pages of the book share, and a look inside them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,28 @@ import torch
 from torch import nn
 
 import lab
-from core import algorithms, models
+from core import algorithms, distillation
+from core.algorithms.fediod.teachers import teachers, train_teacher
 from core.condensation import LatentEncoder, engine, initial_images, to_wire
 from core.condensation.latent import Normalisation, Separate
 from core.condensation.objective import Condensation, Draws, MatchingObjective, RealData
+from core.data import partition
 from core.errors import InputError, brief, unknown
-from core.federation import Client, RoundResult, State, Task
+from core.federation import (
+    Client,
+    LocalTraining,
+    RoundResult,
+    State,
+    Task,
+    supervised,
+    train,
+)
 from core.models import Classifier, Stacked
 from core.rng import Rng
 from core.server import ServerTraining, update_model
 from lab import Experiment, Record
 from lab.profiles import apply
-from lab.report.charts import partition_plot
-from lab.report.verdict import MB
+from lab.report.charts import MB, partition_plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,12 +61,20 @@ SMALL: dict[str, dict[str, Any]] = {
         "student_lr": 0.01,
     },
 }
+#: FedIOD whose generator has the adversarial loss only, as in the authors' script for skewed data
+ADVERSARIAL: dict[str, Any] = {
+    "mimic": 0,
+    "confidence": 0,
+    "uniqueness": 0,
+    "importance": "class_ratio",
+    "scored_images": 0,
+}
 
 
 @attrs.frozen(eq=False)
 class Run:
-    """One run of a lesson: what was asked for, its record, the result of every round, and the
-    clients with what they remember after the last.
+    """One run of a lesson: what was asked for, its record, the result of every round, and the clients with
+    what they remember after the last.
     """
 
     experiment: Experiment
@@ -81,8 +98,8 @@ class Run:
         return 100 * self.record.metrics["accuracy"]
 
     def per_round(self) -> pd.DataFrame:
-        """A row for every round: accuracy in percent (missing where it was not tested), and MB of
-        2^20 bytes that all clients sent up and were sent down.
+        """A row for every round: accuracy in percent (missing where it was not tested), and MB of 2^20 bytes
+        that all clients sent up and were sent down.
         """
         rows = {
             result.round: {
@@ -93,17 +110,6 @@ class Run:
             for result in self.results
         }
         return pd.DataFrame(rows).T.rename_axis("round")
-
-
-def follow(experiment: Experiment, task: Task, clients: Sequence[Client] | None = None) -> Run:
-    """Run an experiment and keep all that it goes through; for runs of seconds."""
-    people = list(lab.make_clients(experiment, task) if clients is None else clients)
-    record = lab.new_record(experiment, task)
-    results = []
-    for result in lab.rounds(experiment, task=task, clients=people):
-        record.add(result)
-        results.append(result)
-    return Run(experiment, record, results, people)
 
 
 def _on_top(below: _Settings, above: _Settings) -> _Settings:
@@ -117,8 +123,7 @@ def _on_top(below: _Settings, above: _Settings) -> _Settings:
 
 
 class Lesson:
-    """The runs of one page: they share data, split and schedule, and differ in algorithm and
-    settings.
+    """The runs of one page: they share data, split and schedule, and differ in algorithm and settings.
 
     Args:
         profile: fills in what is not stated.
@@ -147,9 +152,8 @@ class Lesson:
             self.fields["partition"] = {"name": "dirichlet", "alpha": alpha}
 
     def experiment(self, algorithm: str | None = None, **settings: Any) -> Experiment:
-        """The experiment of an algorithm, by default the page's own, with these settings on top.
-
-        Raises InputError as `lab.profiles.apply` does.
+        """The experiment of an algorithm, by default the page's own, with these settings on top. Raises
+        InputError as `lab.profiles.apply` does.
         """
         name = algorithm or self.algorithm
         values = {**self.settings, **self.own.get(name, {}), **settings}
@@ -167,8 +171,8 @@ class Lesson:
         return self.task.dataset.name + (f", alpha = {alpha:g}" if alpha else "")
 
     def but(self, **changes: Any) -> Lesson:
-        """The same lesson with other arguments, those in `own` on top of what it has. Raises
-        InputError for other data or another model.
+        """The same lesson with other arguments, those in `own` on top of what it has. Raises InputError for
+        other data or another model.
         """
         if "own" in changes:
             changes["own"] = _on_top(self.own, changes["own"])
@@ -181,10 +185,13 @@ class Lesson:
         other.__dict__["task"] = self.task
         return other
 
+    def everyone(self) -> list[Client]:
+        """All clients, with nothing in their memory."""
+        return list(lab.make_clients(self.experiment(), self.task))
+
     def members(self) -> list[Client]:
-        """The clients that have data, with nothing in their memory."""
-        everyone = lab.make_clients(self.experiment(), self.task)
-        return [client for client in everyone if len(client)]
+        """Those that have data."""
+        return [client for client in self.everyone() if len(client)]
 
     def run(
         self,
@@ -192,8 +199,16 @@ class Lesson:
         clients: Sequence[Client] | None = None,
         **settings: Any,
     ) -> Run:
-        """Run an algorithm, by default the page's own, with these settings on top."""
-        return follow(self.experiment(algorithm, **settings), self.task, clients)
+        """Run an algorithm, by default the page's own, with these settings on top, and keep all that it
+        goes through.
+        """
+        experiment = self.experiment(algorithm, **settings)
+        people = list(lab.make_clients(experiment, self.task) if clients is None else clients)
+        record, results = lab.new_record(experiment, self.task), []
+        for result in lab.rounds(experiment, task=self.task, clients=people):
+            record.add(result)
+            results.append(result)
+        return Run(experiment, record, results, people)
 
     def start(self, algorithm: str | None = None, **settings: Any) -> State:
         """The server's state before the first round of `run` with the same arguments."""
@@ -202,48 +217,128 @@ class Lesson:
         return experiment.new_algorithm().initialise(self.task, rng)
 
     def as_images(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Network inputs (N, C, H, W) as the 8-bit images that they stand for; what lies beyond
-        black or white is cut off.
-        """
+        """Network inputs (N, C, H, W) as the 8-bit images that they stand for, cut off at black and white."""
         data = self.task.dataset
         return to_wire(inputs.float(), data.mean, data.std)
 
     def partition_plot(self) -> Figure:
         """Who holds what, with all clients."""
-        everyone = lab.make_clients(self.experiment(), self.task)
-        labels = torch.cat([client.labels for client in everyone]).cpu()
-        parts = torch.arange(len(labels)).split([len(client) for client in everyone])
-        return partition_plot(labels, parts, self.task.dataset.classes, title=self.title)
+        labels = [client.labels.cpu() for client in self.everyone()]
+        parts = torch.arange(sum(map(len, labels))).split([len(one) for one in labels])
+        return partition_plot(torch.cat(labels), parts, self.task.dataset.classes, title=self.title)
 
 
-class Smooth(nn.Module):
-    """A small network that can be differentiated twice everywhere: images (N, C, S, S) to logits."""
+class TaughtLesson(Lesson):
+    """A lesson on FedIOD whose runs share their teachers, which do not depend on stage two."""
 
-    def __init__(self, channels: int, size: int, classes: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, 4, 3, stride=2, padding=1)
-        self.out = nn.Linear(4 * (-(-size // 2)) ** 2, classes)
+    @cached_property
+    def taught(self) -> dict[int, Client]:
+        """The clients after stage one, by their numbers."""
+        return {}
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.out(self.conv(images).sigmoid().flatten(1))
-        return logits
+    def members(self) -> list[Client]:
+        """The clients that have data, each with its teacher in its memory."""
+        members = super().members()
+        for client in members:
+            if client.id not in self.taught:
+                rng = Rng(self.experiment().seed, ("fediod",)).at("client", client.id)
+                train_teacher(client, self.method.settings, rng)
+                self.taught[client.id] = client
+        return [self.taught[client.id].copy() for client in members]
+
+    def run(
+        self,
+        algorithm: str | None = None,
+        clients: Sequence[Client] | None = None,
+        **settings: Any,
+    ) -> Run:
+        """Run FedIOD with the shared teachers; `settings` must not be about stage one. Another algorithm runs
+        as in any lesson.
+        """
+        if clients is None and algorithm in (None, self.algorithm):
+            clients = self.members()
+        return super().run(algorithm, clients, **settings)
+
+    @cached_property
+    def method(self) -> Any:
+        """FedIOD with the settings of this page."""
+        return self.experiment().new_algorithm()
+
+    @cached_property
+    def teachers(self) -> list[nn.Module]:
+        """The teacher of each client that has data, frozen."""
+        return teachers(self.members(), self.method.settings)
+
+    @cached_property
+    def counts(self) -> torch.Tensor:
+        """n_{k,c}, (K, C): images of a class at each client that has data."""
+        return torch.stack([client.class_counts for client in self.members()])
+
+    @property
+    def shares(self) -> torch.Tensor:
+        """pi_k, (K,): each client's share of all images."""
+        return (self.counts.sum(1) / self.counts.sum()).float()
+
+    def pictures(self, made: State | Run, count: int = 200) -> torch.Tensor:
+        """Images of the generator of a state, or of a run at its end, (count, C, S, S) in [0, 1], of the same
+        noise for all. A run's generator has the form that its own settings say.
+        """
+        rng = Rng(self.experiment().seed).at("look")
+        method, state = self.method, made
+        if isinstance(made, Run):
+            method, state = made.experiment.new_algorithm(), made.state
+        images: torch.Tensor = method.synthetic(state, count, rng)
+        return images
+
+    def opinion(self, inputs: torch.Tensor) -> dict[str, float]:
+        """What the teachers say of images in the form of network inputs: their mean `entropy` (Eq. 3) and
+        divergence `JSD` (Eq. 4) in nats, and to how many `classes` the images look, the exponential of the
+        entropy of the mean answer.
+        """
+        q = answers(self.teachers, inputs).softmax(-1)
+        mean = torch.einsum("k,knc->nc", self.shares, q).mean(0)
+        return {
+            "entropy": distillation.confidence_loss(q, self.shares).item(),
+            "JSD": distillation.jensen_shannon(q, self.shares).mean().item(),
+            "classes": distillation.entropy(mean).exp().item(),
+        }
+
+    def opinions(self, runs: Mapping[str, Sequence[State]]) -> pd.DataFrame:
+        """`opinion` of the images of named runs' states: `step`, `label` and what it returns."""
+        look = self.task.dataset.standardise
+        return pd.DataFrame(
+            {"step": state.meta.get("step", 0), "label": label}
+            | self.opinion(look(self.pictures(state)))
+            for label, states in runs.items()
+            for state in states
+        )
+
+    def judged(self, judges: Sequence[nn.Module]) -> torch.Tensor:
+        """E D_k(x'_k), (K,): how generated each client's own images look to its discriminator."""
+        own = [
+            distillation.generated(answers([judge], self.task.inputs(client.images))).mean()
+            for judge, client in zip(judges, self.members(), strict=True)
+        ]
+        return torch.stack(own)
 
 
-def victim(task: Task, rng: Rng) -> Smooth:
-    """A fresh network for attacks on gradients; its weights are drawn three times as large as usual,
-    far enough from linear for a gradient to tell images apart.
+def small_lesson(profile: str, settings: Mapping[str, Any], **fields: Any) -> TaughtLesson:
+    """FedIOD with networks and rates that do something within seconds; `settings` of FedIOD on top of
+    `SMALL`, `fields` as of `Lesson`.
     """
-    data = task.dataset
-    network = models.fresh(Smooth, data.channels, data.size, data.num_classes, rng=rng)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.mul_(3)
-    return network
+    return TaughtLesson(
+        profile,
+        "fediod",
+        model_options={"depth": 2, "width": 16},
+        settings={"lr": 0.05, "batch_size": 32},
+        own={"fediod": {**SMALL["fediod"], **settings}},
+        **fields,
+    )
 
 
 def pooled(members: Sequence[Client]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the clients hold together, which nobody may see but a teacher: images (N, C, H, W),
-    labels (N,), and the position of each image's owner in `members` (N,).
+    """What the clients hold together, which nobody may see but a teacher: images (N, C, H, W), labels (N,),
+    and the position of each image's owner in `members` (N,).
     """
     sizes = torch.tensor([len(client) for client in members])
     return (
@@ -251,21 +346,6 @@ def pooled(members: Sequence[Client]) -> tuple[torch.Tensor, torch.Tensor, torch
         torch.cat([client.labels for client in members]),
         torch.repeat_interleave(torch.arange(len(members)), sizes),
     )
-
-
-def clients_apart(features: torch.Tensor, labels: torch.Tensor, owner: torch.Tensor) -> float:
-    """How far apart clients are in the features (N, D) of what they sent: the mean distance between
-    two clients' mean features of a class, in percent of that between two classes of a client.
-
-    Args:
-        labels, owner: (N,) the class of each row, and the client that it is from.
-    """
-    groups, group = torch.unique(torch.stack([owner, labels]), dim=1, return_inverse=True)
-    means = torch.stack([features[group == k].mean(0) for k in range(groups.shape[1])])
-    first, second = torch.triu_indices(len(means), len(means), 1)
-    same_client, same_class = groups[:, first] == groups[:, second]
-    apart = torch.pdist(means)
-    return 100 * (apart[same_class].mean() / apart[same_client].mean()).item()
 
 
 def share_right(scores: torch.Tensor, labels: torch.Tensor) -> float:
@@ -378,20 +458,82 @@ def condensed(
     return pictures, at.labels, losses.mean(1)
 
 
-def switch_table(
-    pairs: Mapping[str, tuple[Any, Any]],
-    in_print: Mapping[str, str],
-    words: Mapping[Any, str],
-    names: tuple[str, str] = ("default", "released"),
-) -> pd.DataFrame:
-    """`switches` as a page shows them, one a row, with what is in print; `words` says how some
-    values are written.
+def distilled(
+    task: Task,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    steps: int,
+    rng: Rng,
+) -> Classifier:
+    """A fresh network after some steps of Adam on answers (N, C) to images in the form of network
+    inputs; `loss` takes its logits and the answers of a batch.
     """
-    rows = {
-        name: {
-            "in print": in_print.get(name, ""),
-            **{key: words.get(value, str(value)) for key, value in zip(names, pair, strict=True)},
-        }
-        for name, pair in pairs.items()
+    student = task.new_model(rng)
+    adam = torch.optim.Adam(student.parameters(), lr=0.01)
+    plan = LocalTraining(batch_size=32)
+    train(
+        student,
+        inputs,
+        targets,
+        plan,
+        steps,
+        lambda network, x, wanted: loss(network(x), wanted),
+        rng.at("learn"),
+        [adam],
+    )
+    return student
+
+
+def teacher(task: Task, rows: torch.Tensor, steps: int, rng: Rng) -> Classifier:
+    """A network that has learned from these rows of a task's training set, frozen."""
+    data, plan = task.dataset.train, LocalTraining(lr=0.05, batch_size=32)
+    network = task.new_model(rng)
+    images, labels = data.images[rows], data.labels[rows]
+    train(network, images, labels, plan, steps, supervised(task), rng.at("learn"))
+    return network.eval().requires_grad_(False)
+
+
+@attrs.frozen(eq=False)
+class Panel:
+    """Teachers, each of which has seen the images of one client only."""
+
+    #: rows of the training set that each client holds; empty clients are left out
+    parts: list[torch.Tensor]
+    #: n_{k,c}, (K, C)
+    counts: torch.Tensor
+    networks: list[nn.Module]
+
+
+def panel(task: Task, clients: int, alpha: float, steps: int, seed: int) -> Panel:
+    """A training set, handed out by a Dirichlet split, and a teacher for every client."""
+    labels = task.dataset.train.labels
+    parts = [
+        torch.as_tensor(part)
+        for part in partition.dirichlet(labels, clients, alpha, seed)
+        if len(part)
+    ]
+    classes = task.dataset.num_classes
+    counts = torch.stack([torch.bincount(labels[part], minlength=classes) for part in parts])
+    rng = Rng(seed).at("panel", f"{alpha:g}")
+    taught = (teacher(task, part, steps, rng.at(k)) for k, part in enumerate(parts))
+    return Panel(parts, counts, list(taught))
+
+
+def ensembles(logits: torch.Tensor, counts: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Scores (N, C) of three ensembles of K teachers.
+
+    Args:
+        logits: (K, N, C); counts: n_{k,c}, (K, C).
+
+    The two means have the weights n_k / N; that of probabilities comes back as its logarithm. The
+    class-wise weights are n_{k,c} over their sum, the first factor of Eq. 8 of FedIOD.
+    """
+    pi = (counts.sum(1) / counts.sum()).to(logits.dtype)
+    mean = torch.einsum("k,knc->nc", pi, logits.softmax(-1))
+    by_class = distillation.class_input_importance(counts)
+    return {
+        "mean of probabilities": mean.log(),
+        "mean of logits": torch.einsum("k,knc->nc", pi, logits),
+        "class-wise weights": distillation.ensemble_logits(logits, by_class),
     }
-    return pd.DataFrame(rows).T

@@ -15,7 +15,6 @@ from lab.report.texts import plain
 def fragments(executed: list[Path]) -> dict[str, str]:
     """Markdown by file name; a page includes it from `_generated/`."""
     from lab.report import (
-        claim_views,
         claims,
         classroom,
         figures,
@@ -26,14 +25,13 @@ def fragments(executed: list[Path]) -> dict[str, str]:
     )
 
     counted, counts = tallies.numbers(), claims.claims_count()
-    main = claims.main_claims().set_index("paper").T.rename_axis("").reset_index()
     return {
         "headline.md": frontpage.headline(counted) + "\n",
         "coverage.md": markdown_table(frontpage.by_paper(counted)),
-        "claims.md": figures.to_html(claim_views.claims_figure(counts)) + "\n",
+        "claims.md": figures.to_html(claims.claims_figure(counts)) + "\n",
         "bottom_lines.md": findings.bottom_lines(),
         "findings.md": frontpage.folded(findings.findings(), findings.pictures()),
-        "main_claims.md": markdown_table(main),
+        "main_claims.md": markdown_table(claims.claims_count(main=True).reset_index()),
         "exercises.md": markdown_table(
             classroom.exercise_table(map(notebooks.find, notebooks.chapters()))
         ),

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import math
+
 import attrs
 import pytest
 import torch
+from torch import nn
 
 import lab
-from core.algorithms import find, switches
 from core.condensation import LatentEncoder
 from core.errors import InputError
 from core.federation import Ledger
 from core.rng import Rng
 from lab.profiles import apply
 from lab.report.lesson import (
+    SMALL,
     Lesson,
+    TaughtLesson,
     answers,
-    clients_apart,
     condensed,
+    distilled,
+    ensembles,
     learned,
     matching,
+    panel,
     pooled,
     share_right,
-    switch_table,
     trained,
-    victim,
 )
 
 
@@ -66,15 +70,11 @@ def test_a_changed_lesson_keeps_the_rest_and_the_task(lesson):
     changed = {"rounds": 1, "partition": {"name": "dirichlet", "alpha": 5.0}}
     assert other.experiment() == attrs.evolve(lesson.experiment(), **changed)
     assert other.task is lesson.task and lesson.experiment().rounds == 2
+    own = lesson.but(own={"fedprox": {"lr": 0.2}, "fedavg": {"lr": 0.3}})
+    assert own.experiment().settings == lesson.experiment(lr=0.2).settings
+    assert own.experiment().settings["mu"] == 0.5 and lesson.experiment().settings["lr"] == 0.05
     with pytest.raises(InputError, match="model is one for all runs"):
         lesson.but(model="lenet")
-
-
-def test_a_changed_lesson_puts_settings_of_an_algorithm_on_top_of_its_own(lesson):
-    other = lesson.but(own={"fedprox": {"lr": 0.2}, "fedavg": {"lr": 0.3}})
-    assert other.experiment().settings == lesson.experiment(lr=0.2).settings
-    assert other.experiment().settings["mu"] == 0.5 and lesson.experiment().settings["lr"] == 0.05
-    assert other.experiment("fedavg").settings == lesson.experiment("fedavg", lr=0.3).settings
 
 
 def test_settings_of_an_algorithm_that_is_none_are_refused(lesson):
@@ -221,27 +221,6 @@ def test_matching_starts_from_noise_for_each_class_that_is_held(lesson):
     assert abs(at.start.mean()) < 0.15 and abs(at.start.std() - 1) < 0.15
 
 
-def test_a_network_under_attack_bends(lesson):
-    network = victim(lesson.task, Rng(2))
-    x = torch.rand(1, 1, 8, 8, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(network.double()(x).square().sum(), x, create_graph=True)
-    (bend,) = torch.autograd.grad(slope.square().sum(), x)
-    assert bend.abs().max() > 0 and max(w.abs().max() for w in network.parameters()) > 1 / 3
-
-
-def test_switches_are_all_that_the_released_code_changes():
-    settings = find("fedvck").Settings
-    pairs = switches("fedvck")
-    assert (
-        pairs
-        and attrs.evolve(settings(), **{k: v[1] for k, v in pairs.items()}) == settings.released()
-    )
-    assert all(default == getattr(settings(), name) for name, (default, _) in pairs.items())
-    table = switch_table({"a": (None, 2), "b": ("x", "y")}, {"a": "Eq. 1"}, {None: "none"})
-    assert table.loc["a"].tolist() == ["Eq. 1", "none", "2"]
-    assert table.loc["b"].tolist() == ["", "x", "y"]
-
-
 def test_pictures_are_the_images_that_network_inputs_stand_for(lesson):
     images = lesson.task.dataset.test.images[:5]
     inputs = lesson.task.inputs(images)
@@ -249,11 +228,105 @@ def test_pictures_are_the_images_that_network_inputs_stand_for(lesson):
     assert lesson.as_images(inputs - 100).max() == 0 and lesson.as_images(inputs + 100).min() == 255
 
 
-def test_clients_apart_compares_clients_with_classes():
-    # client 0 has class 0 at (0, 0) and (0, 2), its mean at (0, 1), and class 1 at (4, 1);
-    # client 1 has both one higher; client 2 has class 1 alone, three higher
-    points = [(0.0, 0.0), (0, 2), (4, 1), (0, 2), (4, 2), (4, 4)]
-    labels, owner = torch.tensor([0, 0, 1, 0, 1, 1]), torch.tensor([0, 0, 0, 1, 1, 2])
-    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
-    found = clients_apart(torch.tensor(points)[order], labels[order], owner[order])
-    assert found == pytest.approx(100 * ((1 + 1 + 2 + 3) / 4) / ((4 + 4) / 2))
+FIELDS = {"dataset": "digits", "alpha": 0.5, "clients": 2, "rounds": 1, "seed": 1}
+FEDIOD = {**SMALL["fediod"], "local_steps": 2, "distill_steps": 2, "scored_images": 0}
+
+
+@pytest.fixture
+def taught():
+    return TaughtLesson("quick", "fediod", own={"fediod": FEDIOD}, **FIELDS)
+
+
+class Sure(nn.Module):
+    """Says one class, or one value, whatever the image."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = torch.tensor(logits)
+
+    def forward(self, x):
+        return self.logits.expand(len(x), *self.logits.shape)
+
+
+def test_runs_that_share_teachers_are_those_that_train_their_own(taught):
+    own = Lesson("quick", "fediod", own={"fediod": FEDIOD}, **FIELDS)
+    taught.run(uniqueness=0)
+    again, alone = taught.run(), own.run()
+    for name, value in alone.state.tensors.items():
+        assert torch.equal(again.state.tensors[name], value), name
+    assert len(taught.taught) == len(taught.members()) == len(taught.teachers) == 2
+    assert taught.run("fedavg", local_steps=1, lr=0.1).experiment.algorithm == "fedavg"
+
+
+def test_two_sure_teachers_apart_and_one_unsure(taught):
+    inputs = taught.task.inputs(taught.task.dataset.test.images[:3])
+    taught.counts = torch.tensor([[3, 0], [0, 1]])
+    taught.teachers = [Sure([50.0, 0.0]), Sure([0.0, 50.0])]
+    apart = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
+    said = taught.opinion(inputs)
+    assert said["entropy"] == pytest.approx(0, abs=1e-6)
+    assert said["JSD"] == pytest.approx(apart, rel=1e-5)
+    assert said["classes"] == pytest.approx(math.exp(apart), rel=1e-5)
+    taught.teachers = [Sure([0.0, 0.0]), Sure([0.0, 0.0])]
+    said = taught.opinion(inputs)
+    assert said["entropy"] == pytest.approx(math.log(2)) and abs(said["JSD"]) < 1e-6
+
+
+def test_opinions_follow_the_states_of_runs_on_the_same_noise(taught):
+    begin, run = taught.start(), taught.run()
+    found = taught.opinions({"a": [begin, run.state], "b": [begin]})
+    assert found["label"].tolist() == ["a", "a", "b"] and found["step"].tolist() == [0, 2, 0]
+    assert found.iloc[0, 2:].tolist() == found.iloc[2, 2:].tolist() != found.iloc[1, 2:].tolist()
+    assert not torch.equal(taught.pictures(begin, 3), taught.pictures(run.state, 3))
+
+
+def test_a_discriminator_that_says_one_thing_is_heard(taught):
+    real = taught.judged([Sure(torch.full((1, 2, 2), v).tolist()) for v in (0.0, math.log(3))])
+    assert real.tolist() == pytest.approx([0.5, 0.25])
+
+
+def test_a_student_comes_to_the_answers_it_is_given(taught):
+    task = taught.task
+    inputs = task.inputs(task.dataset.train.images[:64])
+    targets = torch.nn.functional.one_hot(task.dataset.train.labels[:64], 10).float()
+
+    def loss(scores, wanted):
+        return (scores - wanted).square().mean()
+
+    errors = [
+        loss(distilled(task, inputs, targets, loss, steps, Rng(3)).eval()(inputs), targets).item()
+        for steps in (1, 40)
+    ]
+    assert errors[1] < 0.3 * errors[0]
+
+
+def test_each_teacher_of_a_panel_knows_its_clients_classes_and_no_others(taught):
+    task = taught.task
+    data = task.dataset.train
+    some = panel(task, 3, 0.1, 60, 2)
+    held = torch.cat(some.parts)
+    assert sorted(held.tolist()) == list(range(len(data.labels)))
+    for part, counts, network in zip(some.parts, some.counts, some.networks, strict=True):
+        own = data.labels[part].tolist()
+        assert counts.tolist() == [own.count(c) for c in range(10)]
+        guessed = task.outputs(network, data.images).argmax(1)
+        assert (guessed[part] == data.labels[part]).float().mean() > 0.6
+        assert counts[guessed.bincount(minlength=10) > 0].min() > 0
+        assert not any(weight.requires_grad for weight in network.parameters())
+
+
+def test_ensembles_equal_loops():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(2, 3, 2, generator=generator).double()
+    counts = torch.tensor([[1, 0], [2, 5]])
+    found = ensembles(z, counts)
+    for n in range(3):
+        for c in range(2):
+            q = [math.exp(z[k, n, c]) / sum(math.exp(v) for v in z[k, n]) for k in range(2)]
+            wanted = {
+                "mean of probabilities": math.log(q[0] / 8 + q[1] * 7 / 8),
+                "mean of logits": z[0, n, c] / 8 + z[1, n, c] * 7 / 8,
+                "class-wise weights": (z[0, n, 0] + 2 * z[1, n, 0]) / 3 if c == 0 else z[1, n, 1],
+            }
+            for name, value in wanted.items():
+                assert found[name][n, c].item() == pytest.approx(float(value), rel=1e-6), name
