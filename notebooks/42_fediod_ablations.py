@@ -101,8 +101,17 @@ seen = {
     "synthetic_spread": "deviation",
     "adapted_inception_score": "adapted score",
 }
-ended = metrics_frame("fediod", 6, best).groupby(["column", "row"], sort=False)
-ended[list(seen)].median().rename(columns=seen).round(2)
+
+
+def ended(table, names):
+    """Medians over seeds of what the runs of each row ended with."""
+    frame = metrics_frame("fediod", table, best)
+    by = frame.groupby(["column", "row"], sort=False)
+    had = [name for name in names if name in frame]
+    return by[had].median().rename(columns=names).round(2)
+
+
+ended(6, seen)
 
 # %% [markdown]
 # ### The size of a step
@@ -251,8 +260,7 @@ Markdown(
 
 # %% tags=["hide-input"]
 teachers = {"ensemble_accuracy": "ensemble, accuracy"}
-ended = metrics_frame("fediod", "arms", best).groupby("row", sort=False)
-ended[list(teachers | seen)].median().rename(columns=teachers | seen).round(2)
+ended("arms", teachers | seen)
 
 # %% [markdown]
 # ## Two arms in small

@@ -35,12 +35,12 @@ import json
 
 import pandas as pd
 import torch
+from lab.report.speed import BENCH
 
 from core.federation import Ledger
 from core.rng import Rng
 from lab import records
 from lab.report import source
-from lab.report.speed import BENCH
 from lab.report.style import sentences
 from lab.report.texts import Markdown
 
