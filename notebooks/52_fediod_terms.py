@@ -39,7 +39,7 @@ from core.algorithms.fediod.server import Server
 from core.models import Stacked
 from core.rng import Rng
 from lab.report import lines, show, source
-from lab.report.lesson import downhill, slope, small_lesson
+from lab.report.lesson import small_lesson
 from lab.report.texts import Markdown
 
 lesson = small_lesson(
@@ -108,7 +108,23 @@ terms = {
 losses = {name: lambda x, f=f: f(*says(x)) for name, f in terms.items()}
 losses["their sum"] = lambda x: sum(f(*says(x)) for f in terms.values())
 
+
 # %% tags=["hide-input"]
+def slope(images, loss):
+    """The gradient of a loss with respect to images, in their shape."""
+    leaf = images.detach().clone().requires_grad_()
+    return torch.autograd.grad(loss(leaf), leaf)[0]
+
+
+def downhill(images, loss, steps=20, length=0.3):
+    """Images after some steps of one length, each down its own gradient."""
+    for _ in range(steps):
+        g = slope(images, loss)
+        norms = g.flatten(1).norm(dim=1).clamp_min(1e-12)
+        images = (images - length * g / norms[:, None, None, None]).clamp(0, 1)
+    return images
+
+
 start = lesson.pictures(young, 100)
 ends = {"at the start": start} | {
     f"down {name}": downhill(start, loss) for name, loss in losses.items()
