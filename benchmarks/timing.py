@@ -19,9 +19,11 @@ from core.data import Split
 from core.federation import Client, Ledger, Runtime, Schedule, Task
 from core.files import write_json
 from core.rng import Rng
-from lab.report.speed import BENCH
+from lab.record import REPOSITORY
 from lab.source import code_version
 
+#: the records that the book shows
+BENCH = REPOSITORY / "book" / "bench"
 Side = Callable[[int], tuple[float | None, float | None] | None]
 
 

@@ -45,7 +45,9 @@ import pandas as pd
 from core.privacy import membership
 from core.privacy.membership import LikelihoodRatio
 from lab import attack as attacks
-from lab import make_clients, spec
+from lab import make_clients
+from lab.forms import TABLES
+from lab.published import read_published
 from lab.report import lines, scatter, show, source, table
 from lab.report.findings import findings_on
 from lab.report.frames import table_runs
@@ -280,7 +282,7 @@ pd.DataFrame(
 # mean.
 
 # %% tags=["hide-input"]
-in_print = spec.read_published(spec.TABLES / "fedvck" / "published.csv")
+in_print = read_published(TABLES / "fedvck" / "published.csv")
 in_print = pd.DataFrame(line for line in in_print if line["table"] == "6")
 in_print = in_print.pivot(index="method", columns="metric", values="value")
 in_print = in_print.astype(float)

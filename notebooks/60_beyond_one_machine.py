@@ -35,11 +35,11 @@ import json
 
 import pandas as pd
 import torch
-from lab.report.speed import BENCH
 
 from core.federation import Ledger
 from core.rng import Rng
 from lab import records
+from lab.record import REPOSITORY
 from lab.report import source
 from lab.report.style import sentences
 from lab.report.texts import Markdown
@@ -107,7 +107,9 @@ pd.DataFrame(
 # with 10, 100 and 1,000 clients, each row in a process of its own:
 
 # %%
-measured_growth = json.loads(min(BENCH.glob("clients-*.json")).read_text())
+measured_growth = json.loads(
+    min((REPOSITORY / "book" / "bench").glob("clients-*.json")).read_text()
+)
 growth = pd.DataFrame(
     {
         "round": row,

@@ -33,7 +33,7 @@ def _claims(measured):
     for paper in report_claims.papers():
         for claim in report_claims.claims(paper):
             found = report_claims.judge(claim, measured)
-            effect = "" if claim.kind == "test" else found.effect  # the name of a test
+            effect = "" if claim.test else found.effect  # the name of a test
             rows.append([paper, claim.number, found.verdict, effect, found.budget])
     return pd.DataFrame(rows, columns=["paper", "number", "verdict", "effect", "budget"])
 

@@ -15,7 +15,6 @@ from markdown_it import MarkdownIt
 from core.errors import InputError
 from lab import Experiment, Record, TableSpec
 from lab.report import (
-    claim_views,
     claims,
     condensed_images,
     partition_plot,
@@ -180,7 +179,7 @@ def test_texts_of_claims(tmp_path, monkeypatch, kind):
     one = {"claim": evil("claim"), "where": evil("where"), kind: detail, "page": "20_fedmk"}
     path = tmp_path / "fedmk.yaml"
     path.write_text(yaml.safe_dump({"claims": [one]}))
-    page = shown(claim_views.claims_table("fedmk")._repr_html_())
+    page = shown(claims.claims_table("fedmk")._repr_html_())
     assert all(evil(what) in page for what in ("claim", "where", "detail"))
     for place in ("javascript:alert(1)//", "//elsewhere", evil("page"), 3):
         path.write_text(yaml.safe_dump({"claims": [one | {"page": place}]}))
