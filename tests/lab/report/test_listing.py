@@ -12,7 +12,7 @@ import core.federation
 from core.condensation import engine
 from core.condensation.objective import MatchingObjective
 from core.server import update_model
-from lab.report import knowledge, source
+from lab.report import source
 from lab.report.listing import WIDTH, text_of
 
 LISTED = [
@@ -20,7 +20,6 @@ LISTED = [
     MatchingObjective,
     core.federation.rounds,
     update_model,
-    knowledge.adjacent_mmd,
 ]
 
 
@@ -46,18 +45,18 @@ def test_a_listing_is_the_same_program_in_narrow_lines(function):
     )
 
 
-def test_a_listing_leaves_docstrings_out_and_is_highlighted():
-    pytest.importorskip("IPython")
-    text = source(knowledge.adjacent_mmd).data
-    assert text.startswith("```python\ndef adjacent_mmd(")
-    assert text.endswith("return pd.DataFrame(rows)\n```")
-    assert "Squared MMD" not in text and '"""' not in text
-
-
 def noted(value):
     """Doubles."""
     twice = 2 * value  # a remark that would not fit behind the code, because it goes on and on
     return twice + twice  # type: ignore[no-any-return]
+
+
+def test_a_listing_leaves_docstrings_out_and_is_highlighted():
+    pytest.importorskip("IPython")
+    text = source(noted).data
+    assert text.startswith("```python\ndef noted(")
+    assert text.endswith("return twice + twice\n```")
+    assert "Doubles" not in text and '"""' not in text
 
 
 def test_a_wide_remark_goes_above_its_line_and_notes_to_tools_are_left_out():
