@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 BAD_HEADER = (ValueError, TypeError, EOFError, SyntaxError, RecursionError, MemoryError, TokenError)
 
 
+#: packages whose name is not that of their module
+PACKAGES = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit-learn"}
+
+
 class FileError(InputError):
     """A file cannot be written, or belongs to something else: the work is sound and can go on once
     there is space, or the file is out of the way.
@@ -45,31 +49,61 @@ def path_of(given: str | os.PathLike[str] | None) -> Path | None:
         raise InputError(f"{given}: {error}") from None
 
 
-def read_bounded(path: Path, most: int, what: str) -> bytes:
-    """The bytes of a file. Raises InputError where it is none (a folder, a pipe, a device), where
-    it has more than `most` bytes and where it cannot be read. `what` is the name of its kind.
+def check_plain(path: Path, most: int, what: str) -> int:
+    """Return the bytes that a file has. Raises InputError where it is none (a folder, a pipe, a
+    device) and where it has more than `most` bytes. `what` is the name of its kind.
     """
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise InputError(f"the {what} {path} is not a plain file")
-        if found.st_size > most:
-            raise InputError(f"the {what} {path} is too large: it has more than {_size(most)}")
-        with path.open("rb") as file:
-            content = file.read(found.st_size + 1)
     except FileNotFoundError:
         raise InputError(f"there is no {what} {path}") from None
     except OSError as error:
         raise InputError(f"the {what} {path} cannot be read: {error.strerror or error}") from None
-    if len(content) > found.st_size:
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"the {what} {path} is not a plain file")
+    if found.st_size > most:
+        raise InputError(f"the {what} {path} is too large: it has more than {_size(most)}")
+    return found.st_size
+
+
+def read_bounded(path: Path, most: int, what: str) -> bytes:
+    """The bytes of a file. Raises InputError as `check_plain`, and where it cannot be read."""
+    size = check_plain(path, most, what)
+    try:
+        with path.open("rb") as file:
+            content = file.read(size + 1)
+    except OSError as error:
+        raise InputError(f"the {what} {path} cannot be read: {error.strerror or error}") from None
+    if len(content) > size:
         raise InputError(f"the {what} {path} grows while it is read")
     return content
 
 
-def read_text(path: Path, most: int, what: str) -> str:
-    """The text of a file in UTF-8. Raises InputError as `read_bounded`, and for other bytes."""
+@contextlib.contextmanager
+def parsing(path: Path, what: str) -> Iterator[None]:
+    """Turn whatever a parser of others raises within it into one InputError that names the file and
+    `what` it should be, and a package that is absent into one that names the package.
+    """
     try:
-        return read_bounded(path, most, what).decode("utf-8")
+        yield
+    except InputError:
+        raise
+    except ImportError as error:
+        name = str(error.name).partition(".")[0]
+        name = PACKAGES.get(name, name)
+        raise InputError(
+            f"reading {path} needs the package {name}; install it with: pip install {name}"
+        ) from None
+    except Exception as error:
+        raise InputError(f"{path} cannot be read as {what} ({one_line(error, 150)})") from None
+
+
+def read_text(path: Path, most: int, what: str) -> str:
+    """The text of a file in UTF-8, without a byte order mark. Raises InputError as `read_bounded`, and
+    for other bytes.
+    """
+    try:
+        return read_bounded(path, most, what).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"the {what} {path} is not text in UTF-8") from None
 

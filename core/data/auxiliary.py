@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from core.data.arrays import resized, shaped
 from core.data.dataset import Dataset
 from core.data.loading import load
+from core.data.pixels import resized, shaped
 from core.data.roots import data_root
 from core.errors import InputError
 from core.rng import Rng
@@ -35,6 +35,7 @@ SOURCES = {
     FRAMED_DIGITS: "digits",
     "ham10000_melanoma": "ham10000",
     "dermamnist": "ham10000",
+    "bloodmnist_pbc": "bloodmnist",
     # three views of the same bodies
     "organamnist": "organs",
     "organcmnist": "organs",

@@ -1,10 +1,10 @@
 """Slices through heads from the folders in which their makers give them out: BraTS 2018 and 2020, fastMRI
-and IXI as volumes; and, as a stand-in for what is not at hand, 2D images of brain tumours (Cheng et al.
+and IXI as volumes; and, in the place of what is not at hand, 2D images of brain tumours (Cheng et al.
 2015, doi:10.6084/m9.figshare.1512427) in a checkout of marzun9620/QNN.
 
-All is 8 bits a pixel. Where the paper is silent, this is the reading here: cases are split in the order
+All is 8 bits a pixel. Where the paper is silent, this is our choice: cases are split in the order
 of their names; a test case belongs to the node whose tumours are of its size; every volume has a random
-mask of its own. Of a volume to reconstruct at most 16 slices are kept, evenly spaced, so that a set fits
+mask of its own. Of a volume to reconstruct at most 16 slices are used, evenly spaced, so that a set fits
 into memory; the paper has about 15 of fastMRI, 120 of BraTS 2020 and 130 to 150 of IXI, so its sites
 differ more in size.
 """
@@ -14,18 +14,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from core.data.folders import some
+from core.data.images import read_image
 from core.data.mri import MASKS, column_mask, zero_filled
-from core.data.pictures import decoded
+from core.data.pixels import eight_bits as in_eight_bits
 from core.data.volumes import centred, eight_bits, hdf5, nifti
 from core.errors import InputError
 from core.rng import Rng
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 Arrays = dict[str, np.ndarray]
 #: one volume or group of images: the split, the number of its site, slices (N, H, W) uint8
@@ -35,12 +33,12 @@ Slices = tuple[str, int, np.ndarray]
 NODES, CASES = 10, (170, 40)
 #: subjects of IXI for training, validation and testing (FedIOD, appendix)
 SUBJECTS = (436, 55, 90)
-#: pixels of a slice: of tumours, of images to reconstruct, of the stand-in
+#: pixels of a slice: of tumours, of images to reconstruct, of the substitute
 TUMOUR, HEAD, SMALL = 224, 256, 128
-#: slices of a volume that are kept, and the share of a slice that must not be black
+#: slices of a volume that are used, and the share of a slice that must not be black
 MOST, FILLED = 16, 0.05
 ACCELERATION = 4
-#: of the stand-in: every fourth image, for neighbours are much alike; of 24 of these, in order, the
+#: of the substitute: every fourth image, for neighbours are much alike; of 24 of these, in order, the
 #: first to train on, then public ones, then those of the test. Neighbours may be slices of one patient,
 #: whom no file names: so some may be on both sides of a boundary
 EVERY, BLOCK = 4, (12, 4, 8)
@@ -50,7 +48,7 @@ def tumours(folder: Path) -> Arrays:
     """BraTS 2018: the slices of high-grade cases with tumour, T2, in ten nodes by size of the tumour.
     `folder` holds `HGG/CASE/CASE_t2.nii.gz` and `CASE_seg.nii.gz`.
     """
-    cases = _found(folder.glob("HGG/*_*"), folder, "case HGG/Brats18_*")
+    cases = some(folder.glob("HGG/*_*"), folder, "case HGG/Brats18_*")
     train = round(len(cases) * CASES[0] / sum(CASES))
     return by_size([_tumour(case) for case in cases], train, folder)
 
@@ -103,19 +101,19 @@ def heads(folder: Path, weighting: str) -> Arrays:
     def brats(folder: Path) -> Iterator[Slices]:
         for split, kind in (("train", "Training"), ("test", "Validation")):
             inside = folder / f"MICCAI_BraTS2020_{kind}Data"
-            for case in _found(inside.glob("BraTS20_*_*/"), inside, "case BraTS20_*"):
+            for case in some(inside.glob("BraTS20_*_*/"), inside, "case BraTS20_*"):
                 yield split, 0, nifti(_either(case, f"{case.name}_{weighting}"))
 
     def fastmri(folder: Path) -> Iterator[Slices]:
         for split in ("train", "val"):
             inside = folder / f"multicoil_{split}"
-            files = _found(inside.glob(f"file_brain_AX{name}*.h5"), inside, f"AX{name} file")
+            files = some(inside.glob(f"file_brain_AX{name}*.h5"), inside, f"AX{name} file")
             for path in files:
                 yield {"val": "test"}.get(split, split), 1, hdf5(path)
 
     def ixi(folder: Path) -> Iterator[Slices]:
         inside = folder / f"IXI-{name}"
-        files = _found(inside.glob(f"IXI*-{name}.nii*"), inside, f"IXI*-{name}.nii.gz")
+        files = some(inside.glob(f"IXI*-{name}.nii*"), inside, f"IXI*-{name}.nii.gz")
         ends = [round(len(files) * sum(SUBJECTS[:n]) / sum(SUBJECTS)) for n in (1, 2)]
         for number, path in enumerate(files):
             yield ("train", "val", "test")[sum(number >= end for end in ends)], 2, nifti(path)
@@ -154,7 +152,7 @@ def undersampled(groups: Iterator[Slices], kind: Callable[[int], str]) -> Arrays
 
 
 def few_tumours(folder: Path) -> Arrays:
-    """The stand-in for BraTS 2018: `images/N.png` and `masks/N_mask.png`, in ten nodes by size of the
+    """In the place of BraTS 2018: `images/N.png` and `masks/N_mask.png`, in ten nodes by size of the
     tumour, 128 by 128 pixels, T1 with contrast, axial or not.
     """
     train, public, test = _flat_images(folder)
@@ -163,7 +161,7 @@ def few_tumours(folder: Path) -> Arrays:
 
 
 def few_heads(folder: Path) -> Arrays:
-    """The stand-in for images to reconstruct: the same images; three sites, each with its own kind of
+    """In the place of images to reconstruct: the same images; three sites, each with its own kind of
     Fourier mask, and images of its own, block by block.
     """
 
@@ -178,34 +176,30 @@ def few_heads(folder: Path) -> Arrays:
 
 
 def _flat_images(folder: Path) -> list[list[tuple[np.ndarray, np.ndarray]]]:
-    """Images and masks (128, 128) of the stand-in by part: to train on, public, of the test."""
-
-    def small(image: Image) -> np.ndarray:
-        from PIL.Image import Resampling
-
-        return np.array(image.convert("L").resize((SMALL, SMALL), Resampling.BOX))
-
+    """Images and masks (128, 128) of the substitute by part: to train on, public, of the test."""
     paths = [path for path in folder.glob("images/*.png") if re.fullmatch(r"\d{1,6}", path.stem)]
-    paths = sorted(_found(paths, folder, "images/1.png"), key=lambda path: int(path.stem))
+    paths = sorted(some(paths, folder, "images/1.png"), key=lambda path: int(path.stem))
     parts: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in BLOCK]
     ends = np.cumsum(BLOCK)
     for number, path in enumerate(paths[::EVERY]):
-        mask = decoded(folder / "masks" / f"{path.stem}_mask.png", small) > 127
+        mask = _small(folder / "masks" / f"{path.stem}_mask.png") > 127
         if not mask.any():
             raise InputError(f"{folder}/masks/{path.stem}_mask.png marks no tumour")
         place = int(np.searchsorted(ends, number % ends[-1], side="right"))
-        parts[place].append((decoded(path, small), mask.astype(np.uint8)))
+        parts[place].append((_small(path), mask.astype(np.uint8)))
     return parts
+
+
+def _small(path: Path) -> np.ndarray:
+    """An image in grey, (128, 128) uint8."""
+    image = in_eight_bits(read_image(path), 255, str(path))
+    from PIL import Image
+
+    grey = Image.fromarray(image).convert("L")
+    return np.asarray(grey.resize((SMALL, SMALL), Image.Resampling.BOX))
 
 
 def _either(case: Path, stem: str) -> Path:
     """The file of this name, compressed or not."""
     plain = case / f"{stem}.nii"
     return plain if plain.is_file() else case / f"{stem}.nii.gz"
-
-
-def _found(paths: Iterator[Path] | Sequence[Path], folder: Path, what: str) -> list[Path]:
-    found = sorted(paths)
-    if not found:
-        raise InputError(f"{folder} holds no {what}")
-    return found

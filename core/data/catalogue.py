@@ -1,320 +1,184 @@
-"""The data sets known by name: where they come from, how they are read and how they are had."""
+"""The data sets known by name: where they come from, how they are read and how they are had. Their list is
+`catalogue.yaml`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
+import numpy as np
+import yaml
 
-from core.data import (
-    cifar,
-    digits,
-    drawn,
-    idx,
-    imagenette,
-    isic,
-    medical,
-    melanoma,
-    monuseg,
-    sites,
-    stl10,
-    svhn,
-)
-from core.data.arrays import halved
-from core.data.dataset import Dataset
-from core.data.npz import load_npz
+from core.data import brains, digits, drawn, isic, monuseg, sites, tissue, vision
+from core.data.dataset import Dataset, assembled
+from core.data.npz import read_npz, write_npz
 from core.errors import InputError
+from core.files import parsing
 
-Files = tuple[str, ...]
-
-HAM10000_BY_HAND = (
-    "scale the images of doi:10.7910/DVN/DBW86T to 64x64 and save them as ham10000_64.npz, in "
-    "MedMNIST's layout (train_images, train_labels, test_images, ..., and train_centre)"
-)
+Arrays = Mapping[str, np.ndarray]
 
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """One data set. `read` and `fetch` take the data folder and a size in pixels."""
+    """One data set, with the keys of the catalogue."""
 
     name: str
-    #: the default first
-    sizes: tuple[int, ...]
+    #: sizes in pixels that exist, the default first
+    sizes: tuple[int, ...] = attrs.field(converter=tuple)
     origin: str
     licence: str
-    #: by size, one or more sets of paths under the data folder: one of them complete means that the
-    #: data are there
-    layouts: Callable[[int], tuple[Files, ...]]
-    read: Callable[[Path, int], Dataset]
-    #: a layout with what else belongs to it under a data folder, where one of its files names others
-    whole: Callable[[Path, Files], Files] = lambda root, files: files
-    #: downloads the set, or prepares what was downloaded by hand; None where there is nothing to do
-    #: for a program
-    fetch: Callable[[Path, int], None] | None = None
+    #: a name of `READERS`
+    read: str
+    #: sets of paths under the data folder, files or folders, in which {title} is the name with its size:
+    #: one of them complete means that the data are there
+    files: list[list[str]]
+    #: names of the classes; empty where the file knows them
+    classes: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    #: of the channels; empty: 0.5
+    mean: tuple[float, ...] = attrs.field(default=(), converter=tuple)
+    std: tuple[float, ...] = attrs.field(default=(), converter=tuple)
+    #: superclasses with the classes in each, and whether these are predicted
+    groups: dict[str, list[str]] = attrs.field(factory=dict)
+    coarse: bool = False
+    #: in the layout of `core.data.sites`: names of the sites, and what is known of a pixel
+    sites: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    answer: str = ""
+    #: class of torchvision.datasets that downloads the set, with the arguments of each call
+    download: dict[str, list[dict[str, Any]]] = attrs.field(factory=dict)
     #: how the set is had where no program can download it
-    by_hand: str = ""
-    #: whether `fetch` has something to do even where the data are there: it packs a folder of
-    #: images into one file
-    packs: bool = False
+    how: str = ""
+    #: what a person puts into a folder of which `CONVERSIONS` make the set
+    folder: str = ""
+
+    @property
+    def made_here(self) -> bool:
+        """Whether the set is put together on this machine: its data may change under its name."""
+        return any(self.files) and self.read != "medmnist" and self.read not in vision.READERS
 
     def title(self, size: int) -> str:
         """The name that `load` takes for this set at `size`."""
         return self.name if size == self.sizes[0] else f"{self.name}_{size}"
 
-    def lacks(self, root: Path, size: int) -> str | None:
-        """The first path that is missing under `root`; None when the data are there."""
-        missing = [
-            [path for path in self.whole(root, files) if not (root / path).exists()]
-            for files in self.layouts(size)
-        ]
-        return None if not all(missing) else missing[0][0]
+    def layouts(self, size: int) -> list[list[str]]:
+        """Sets of paths under the data folder, one of which must be complete: what torchvision lays out
+        may also lie in `<title>.npz`, in the layout of MedMNIST.
+        """
+        files = [*self.files, *([["{title}.npz"]] if self.read in vision.READERS else [])]
+        return [[path.format(title=self.title(size)) for path in paths] for paths in files]
+
+    def missing(self, root: Path, size: int) -> list[list[str]]:
+        """What is missing under `root` of each set of paths."""
+        layouts = self.layouts(size)
+        return [[path for path in paths if not (root / path).exists()] for paths in layouts]
 
     def has(self, root: Path, size: int) -> bool:
         """Whether the data of `size` lie under `root`."""
-        return self.lacks(root, size) is None
+        return not all(self.missing(root, size))
+
+    def load(self, root: Path, size: int) -> Dataset:
+        """The set. Raises InputError for what is missing or broken."""
+        each = zip(self.layouts(size), self.missing(root, size), strict=True)
+        paths = next((paths for paths, missing in each if not missing), self.layouts(size)[0])
+        files = [root / path for path in paths]
+        packed = len(files) == 1 and files[0].suffix == ".npz" and self.read in vision.READERS
+        found = READERS["npz" if packed else self.read](self, files, size)
+        if isinstance(found, Dataset):
+            return found
+        classes = self.classes
+        if self.groups:
+            classes = tuple(sorted(name for group in self.groups.values() for name in group))
+        source = files[0] if len(files) == 1 else root
+        data = assembled(found, self.title(size), source, classes or None, self.mean, self.std)
+        if data.size != size:
+            raise InputError(f"{source} holds images of {data.size} pixels, not {size}")
+        return vision.coarse(data, self.groups) if self.coarse else data
 
     def how_to_get(self, size: int) -> str:
         """A command or a short instruction."""
-        return self.by_hand or f"fedcon data get {self.title(size)}"
+        if self.folder:
+            return f"run fedcon data convert {self.name} FOLDER, where FOLDER holds {self.folder}"
+        return self.how or f"fedcon data get {self.title(size)}"
+
+    def fetch(self, root: Path, size: int) -> None:
+        """Download the set by medmnist or torchvision, which raise errors of their own."""
+        if self.name == "imagenette":
+            write_npz(root / self.files[0][0], vision.imagenette(root, size))
+        elif self.read == "medmnist":
+            with parsing(root, f"a place for {self.name}"):
+                import medmnist
+            kind = getattr(medmnist, medmnist.INFO[self.name]["python_class"])
+            kind(split="train", download=True, root=str(root), size=size)
+        else:
+            vision.download(root, self.download)
 
 
-def _torchvision(kind: str, *variants: dict[str, str | bool]) -> Callable[[Path, int], None]:
-    """Downloads through the class `kind` of torchvision.datasets, once per table of keyword
-    arguments.
+def _medmnist(source: Source, files: Sequence[Path], size: int) -> Arrays:
+    """One set of MedMNIST, with its own class names. Warns when the MD5 of its file is not MedMNIST's.
+    Without the package medmnist that is not looked at, and classes are called by their numbers.
     """
-
-    def fetch(root: Path, size: int) -> None:
-        try:
-            from torchvision import datasets
-        except ImportError:
-            raise InputError(
-                f"getting {kind} needs the package torchvision; install it with: pip install torchvision"
-            ) from None
-        for variant in variants:
-            getattr(datasets, kind)(str(root), download=True, **variant)
-
-    return fetch
-
-
-def _natural(
-    name: str,
-    sizes: tuple[int, ...],
-    origin: str,
-    licence: str,
-    native: tuple[Files, ...],
-    read: Callable[[Path, int], Dataset],
-    fetch: Callable[[Path, int], None],
-    classes: tuple[str, ...],
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-) -> Source:
-    """A set in one of torchvision's layouts (`native`, `read`) or else in `<name>.npz`."""
-
-    def either(root: Path, size: int) -> Dataset:
-        if any(all((root / path).exists() for path in files) for files in native):
-            return read(root, size)
-        return load_npz(
-            root / f"{source.title(size)}.npz", source.title(size), classes, mean, std, size
+    arrays = read_npz(files[0])
+    try:
+        from medmnist import INFO
+    except ImportError:
+        return {key: array for key, array in arrays.items() if key != "classes"}
+    info = INFO[source.name]
+    with files[0].open("rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    official = info.get("MD5" if size == 28 else f"MD5_{size}")
+    if digest != official:
+        warnings.warn(
+            f"{files[0]} is not the official file: its MD5 is {digest}, MedMNIST's {official}",
+            stacklevel=2,
         )
-
-    source = Source(
-        name=name,
-        sizes=sizes,
-        origin=origin,
-        licence=licence,
-        layouts=lambda size: (*native, (f"{source.title(size)}.npz",)),
-        read=either,
-        fetch=fetch,
-    )
-    return source
+    names = [info["label"][str(number)] for number in range(len(info["label"]))]
+    return {**arrays, "classes": np.array(names)}
 
 
-def _idx(kind: idx.IdxSet, origin: str, licence: str) -> Source:
-    return _natural(
-        kind.name,
-        (28,),
-        origin,
-        licence,
-        (kind.files, tuple(f"{path}.gz" for path in kind.files)),
-        lambda root, size: kind.load(root),
-        _torchvision(kind.folder, {"train": True}),
-        kind.classes,
-    )
+def _ham10000(source: Source, files: Sequence[Path], size: int) -> Arrays:
+    """At 64 pixels as the file holds it, at 32 the means of 2x2 pixels; with two classes, melanoma
+    against the rest.
+    """
+    arrays = read_npz(files[0])
+    if size == 32:
+        arrays |= {key: vision.halved(arrays[key]) for key in arrays if key.endswith("_images")}
+    if source.classes:
+        names = arrays.get("classes", np.array([])).tolist()
+        if "mel" not in names:
+            raise InputError(f"{files[0]} has no class 'mel'; it has: {', '.join(names)}")
+        label = names.index("mel")
+        arrays |= {k: (arrays[k] == label).astype(int) for k in arrays if k.endswith("_labels")}
+    return arrays
 
 
-def _medical(name: str) -> Source:
-    return Source(
-        name=name,
-        sizes=medical.SIZES,
-        origin="MedMNIST",
-        licence=medical.licence(name),
-        layouts=lambda size: ((medical.file_of(name, size),),),
-        read=lambda root, size: medical.load_medical(root, name, size),
-        fetch=lambda root, size: medical.fetch_medical(root, name, size),
-    )
-
-
-def _cifar100(name: str) -> Source:
-    return Source(
-        name=name,
-        sizes=(32,),
-        origin="University of Toronto",
-        licence="not stated",
-        layouts=lambda size: (cifar.FILES100, ("cifar100.npz",)),
-        read=lambda root, size: cifar.load_cifar100(root, coarse=name == "cifar100_coarse"),
-        fetch=_torchvision("CIFAR100", {"train": True}),
-    )
-
-
-def _sites(kind: sites.Sites) -> Source:
-    return Source(
-        name=kind.name,
-        sizes=kind.sizes,
-        origin=kind.origin,
-        licence="see the sources",
-        layouts=lambda size: ((f"{kind.name}.npz",),),
-        read=kind.load,
-        by_hand=kind.how(),
-    )
-
-
-def _fetch_imagenette(root: Path, size: int) -> None:
-    if not any((root / folder).exists() for folder in imagenette.FOLDERS):
-        _torchvision("Imagenette", {"split": "train", "size": "160px"})(root, size)
-    imagenette.pack(root, size)
-
-
-def _melanoma(root: Path, size: int) -> Dataset:
-    return melanoma.melanoma_or_not(
-        _ham10000(root, size), f"ham10000_melanoma_{size}", root / "ham10000_64.npz"
-    )
-
-
-def _ham10000(root: Path, size: int) -> Dataset:
-    """At 64 pixels as the file holds it; at 32 the means of 2x2 pixels."""
-    full = load_npz(root / "ham10000_64.npz", "ham10000_64", size=64)
-    return full if size == 64 else halved(full, "ham10000_32")
-
-
-_SOURCES = (
-    Source(
-        name="digits",
-        sizes=(8,),
-        origin="scikit-learn (UCI, Alpaydin and Kaynak 1998)",
-        licence="CC BY 4.0",
-        layouts=lambda size: ((),),
-        read=lambda root, size: digits.load_digits(),
-        by_hand="comes with scikit-learn",
-    ),
-    _idx(idx.MNIST, "LeCun, Cortes and Burges", "CC BY-SA 3.0"),
-    _idx(idx.FASHION_MNIST, "Zalando Research (Xiao, Rasul, Vollgraf 2017)", "MIT"),
-    _idx(idx.KMNIST, "ROIS-DS CODH (Clanuwat et al. 2018)", "CC BY-SA 4.0"),
-    _natural(
-        "svhn",
-        (32,),
-        "Stanford University",
-        "non-commercial use",
-        (tuple(svhn.FILES.values()),),
-        lambda root, size: svhn.load_svhn(root),
-        _torchvision("SVHN", {"split": "train"}, {"split": "test"}),
-        idx.DIGITS,
-        svhn.MEAN,
-        svhn.STD,
-    ),
-    _natural(
-        "cifar10",
-        (32,),
-        "University of Toronto",
-        "not stated",
-        (cifar.FILES10,),
-        lambda root, size: cifar.load_cifar10(root),
-        _torchvision("CIFAR10", {"train": True}),
-        cifar.CIFAR10_CLASSES,
-        cifar.MEAN10,
-        cifar.STD10,
-    ),
-    _cifar100("cifar100"),
-    _cifar100("cifar100_coarse"),
-    _natural(
-        "stl10",
-        (32, 96),
-        "Stanford University",
-        "ImageNet terms (research)",
-        (stl10.FILES,),
-        stl10.load_stl10,
-        _torchvision("STL10", {"split": "train"}),
-        stl10.CLASSES,
-    ),
-    Source(
-        name="imagenette",
-        sizes=(64,),
-        origin="fast.ai, from ImageNet",
-        licence="ImageNet terms (research)",
-        layouts=imagenette.layouts,
-        read=imagenette.load_imagenette,
-        fetch=_fetch_imagenette,
-        packs=True,
-    ),
-    *(_medical(name) for name in medical.CLASSES),
-    Source(
-        name="ham10000",
-        sizes=(64, 32),
-        origin="HAM10000 (Tschandl et al. 2018, doi:10.7910/DVN/DBW86T)",
-        licence="CC BY-NC 4.0",
-        layouts=lambda size: (("ham10000_64.npz",),),
-        read=_ham10000,
-        by_hand=HAM10000_BY_HAND,
-    ),
-    Source(
-        name="ham10000_melanoma",
-        sizes=(64, 32),
-        origin="HAM10000 (Tschandl et al. 2018, doi:10.7910/DVN/DBW86T), melanoma against the rest",
-        licence="CC BY-NC 4.0",
-        layouts=lambda size: (("ham10000_64.npz",),),
-        read=_melanoma,
-        by_hand=HAM10000_BY_HAND,
-    ),
-    Source(
-        name="isic2020",
-        sizes=(224, 64),
-        origin="ISIC 2020 (Rotemberg et al. 2021, doi:10.34970/2020-ds01)",
-        licence="CC BY-NC 4.0",
-        layouts=isic.layouts,
-        read=isic.load_isic,
-        fetch=isic.pack,
-        by_hand=isic.HOW,
-        packs=True,
-    ),
-    Source(
-        name="monuseg",
-        sizes=monuseg.SIZES,
-        origin="MoNuSeg (Kumar et al. 2017, 2020), tissue of TCGA",
-        licence="CC BY-NC-SA 4.0",
-        layouts=monuseg.layouts,
-        whole=monuseg.whole,
-        read=monuseg.load_monuseg,
-        by_hand=monuseg.HOW,
-    ),
-    *(_sites(one) for one in sites.ALL),
-    Source(
-        name="nuclei_drawn",
-        sizes=(drawn.PATCH,),
-        origin="drawn by this package: no tissue",
-        licence="MIT",
-        layouts=lambda size: ((),),
-        read=lambda root, size: drawn.load_nuclei("nuclei_drawn"),
-        by_hand="comes with this package",
-    ),
-    Source(
-        name="mri_drawn",
-        sizes=(drawn.PATCH,),
-        origin="drawn by this package: no patients",
-        licence="MIT",
-        layouts=lambda size: ((),),
-        read=lambda root, size: drawn.load_heads("mri_drawn"),
-        by_hand="comes with this package",
-    ),
-)
-
-SOURCES = {source.name: source for source in _SOURCES}
+#: what makes a set, or arrays in the layout of MedMNIST, of files that are there
+READERS: dict[str, Callable[[Source, Sequence[Path], int], Dataset | Arrays]] = {
+    **vision.READERS,
+    "digits": lambda source, files, size: digits.digits(),
+    "npz": lambda source, files, size: read_npz(files[0]),
+    "medmnist": _medmnist,
+    "ham10000": _ham10000,
+    "monuseg": lambda source, files, size: monuseg.load_monuseg(files[0].parent, size),
+    "sites": lambda source, files, size: sites.load_sites(source, files[0], size),
+    "nuclei_drawn": lambda source, files, size: drawn.load_nuclei(),
+    "mri_drawn": lambda source, files, size: drawn.load_heads(),
+}
+#: what makes the arrays of a set of a folder that a person brings, the data folder, and a size
+CONVERSIONS: dict[str, Callable[[Path, Path, int], Arrays]] = {
+    "isic2020": lambda folder, root, size: isic.from_folder(folder, size),
+    "nuclei_cross_site": lambda folder, root, size: tissue.cross_site(folder),
+    "nuclei_stand_in": lambda folder, root, size: tissue.public_sites(folder, root),
+    "brats2018": lambda folder, root, size: brains.tumours(folder),
+    "tumours_stand_in": lambda folder, root, size: brains.few_tumours(folder),
+    "mri_cross_domain_t1": lambda folder, root, size: brains.heads(folder, "t1"),
+    "mri_cross_domain_t2": lambda folder, root, size: brains.heads(folder, "t2"),
+    "mri_stand_in": lambda folder, root, size: brains.few_heads(folder),
+}
+SOURCES = {
+    name: Source(name=name, **keys)
+    for name, keys in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
+}

@@ -1,52 +1,28 @@
-"""What a data set is: three splits of 8-bit images with what is to be predicted of each, and how to
-normalise them.
+"""Data sets: three splits of 8-bit images with what is to be predicted of each, and how to normalise
+them.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 import torch
 
-from core.errors import InputError
+from core.data.pixels import as_images, as_labels, as_names, column, composed, numbers_of
+from core.errors import InputError, one_line
 from core.rng import Rng
 
-
-def _images(instance: Any, attribute: attrs.Attribute, value: torch.Tensor) -> None:
-    if value.dtype != torch.uint8 or value.ndim != 4:
-        raise InputError(
-            f"images must be uint8 of shape (N, C, H, W), not {value.dtype} of {tuple(value.shape)}"
-        )
-    if value.shape[2] != value.shape[3]:
-        raise InputError(f"images must be square, not {value.shape[2]} by {value.shape[3]} pixels")
-
-
-def _one_per_image(instance: Split, attribute: attrs.Attribute, value: torch.Tensor | None) -> None:
-    if value is None:
-        return
-    if value.dtype != torch.int64 or value.shape != instance.images.shape[:1]:
-        raise InputError(
-            f"{attribute.name} must be int64, one per image ({len(instance.images)}), not {value.dtype} "
-            f"of shape {tuple(value.shape)}"
-        )
-
-
-def _one_per_pixel(instance: Split, attribute: attrs.Attribute, value: torch.Tensor | None) -> None:
-    if value is None:
-        return
-    wanted = torch.int32 if attribute.name == "instances" else torch.uint8
-    images = instance.images.shape
-    if len(value) != images[0]:
-        raise InputError(f"there are {len(value)} {attribute.name} for {images[0]} images")
-    if value.dtype != wanted or value.ndim not in (3, 4) or value.shape[-2:] != images[-2:]:
-        raise InputError(
-            f"{attribute.name} must be {wanted} of the images' {images[2]} by {images[3]} pixels, not "
-            f"{value.dtype} of shape {tuple(value.shape)}"
-        )
+#: mean and standard deviation, of pixels in [0, 1], that map [0, 1] to [-1, 1]. FedVCK's released
+#: settings use 0.5 for all sets but CIFAR-10; here it holds for all but CIFAR-10, CIFAR-100 and SVHN.
+HALF = 0.5
+#: the parts of a set; the first and the last are needed
+PARTS = ("train", "val", "test")
 
 
 @attrs.frozen(eq=False)
@@ -57,17 +33,50 @@ class Split:
     """
 
     #: uint8, (N, C, H, W), H == W
-    images: torch.Tensor = attrs.field(validator=_images)
+    images: torch.Tensor
     #: int64, (N,), class numbers from 0
-    labels: torch.Tensor = attrs.field(validator=_one_per_image)
+    labels: torch.Tensor
     #: int64, (N,), number of the institution an image comes from, where the set says so
-    centre: torch.Tensor | None = attrs.field(default=None, validator=_one_per_image)
+    centre: torch.Tensor | None = None
     #: uint8, what is to be predicted of every pixel: class numbers (N, H, W), or another image
     #: (N, C, H, W); None where it is the label of the whole image
-    masks: torch.Tensor | None = attrs.field(default=None, validator=_one_per_pixel)
+    masks: torch.Tensor | None = None
     #: int32, (N, H, W), which object each pixel belongs to, 0 for none; only where objects are told
     #: apart in a test. -1 to the right and below: the image is smaller than the largest
-    instances: torch.Tensor | None = attrs.field(default=None, validator=_one_per_pixel)
+    instances: torch.Tensor | None = None
+    #: int64, (N,), the place of an image in the official file, by which split files count; None where
+    #: that is its place here
+    index: torch.Tensor | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Check that dtypes and shapes fit together."""
+        shape = tuple(self.images.shape)
+        if self.images.dtype != torch.uint8 or len(shape) != 4 or shape[2] != shape[3]:
+            raise InputError(
+                f"images must be squares, uint8 of shape (N, C, S, S), not {self.images.dtype} of {shape}"
+            )
+        for name, dtype in (
+            ("labels", torch.int64),
+            ("centre", torch.int64),
+            ("index", torch.int64),
+        ):
+            value = getattr(self, name)
+            if value is not None and (value.dtype != dtype or value.shape != shape[:1]):
+                raise InputError(
+                    f"{name} must be {dtype}, one per image ({shape[0]}), not {value.dtype} of shape "
+                    f"{tuple(value.shape)}"
+                )
+        for name, dtype in (("masks", torch.uint8), ("instances", torch.int32)):
+            value = getattr(self, name)
+            if value is not None and (
+                value.dtype != dtype
+                or value.ndim not in (3, 4)
+                or (len(value), *value.shape[-2:]) != (shape[0], *shape[2:])
+            ):
+                raise InputError(
+                    f"{name} must be {dtype}, one per pixel of {shape[0]} images of {shape[2]} by "
+                    f"{shape[3]}, not {value.dtype} of shape {tuple(value.shape)}"
+                )
 
     @property
     def targets(self) -> torch.Tensor:
@@ -76,9 +85,10 @@ class Split:
 
     def rows(self, rows: torch.Tensor) -> Split:
         """The images with these numbers, and all that is known of them."""
-        more = {name: getattr(self, name) for name in ("centre", "masks", "instances")}
-        kept = {name: None if one is None else one[rows] for name, one in more.items()}
-        return Split(self.images[rows], self.labels[rows], **kept)
+        more = ("centre", "masks", "instances", "index")
+        known = ((name, getattr(self, name)) for name in more)
+        found = {name: None if one is None else one[rows] for name, one in known}
+        return Split(self.images[rows], self.labels[rows], **found)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -111,6 +121,44 @@ class Dataset:
     weights: tuple[float, ...] = ()
     #: pixels of the border class that touching objects are told apart by; 0: there is none
     border: int = 0
+
+    @classmethod
+    def from_arrays(
+        cls,
+        train: Any,
+        test: Any,
+        val: Any = None,
+        classes: Sequence[str] | None = None,
+        clients: Any = None,
+        name: str = "own",
+    ) -> Dataset:
+        """A data set of one's own, with the mean and deviation of its training pixels.
+
+        Args:
+            train, test, val: images and labels each, or a torch `Dataset` of such pairs. Images are
+                arrays (N, H, W) or (N, H, W, 1 or 3), or tensors (N, C, H, W): whole numbers, or
+                floating point from 0 to 1; other shapes than squares are resized to squares. Labels
+                are numbers from 0 or names, (N,) or (N, 1).
+            classes: names by number; by default the names, or the numbers up to the largest.
+            clients: the institution, number or name, of each training image, or of the images of
+                several parts by the names of these: {"train": ..., "test": ...}.
+
+        Raises InputError, which names the part, for what does not fit together.
+        """
+        centres = clients if isinstance(clients, Mapping) else {"train": clients}
+        arrays = {} if classes is None else {"classes": np.array(classes)}
+        for part, given in (("train", train), ("val", val), ("test", test)):
+            if given is not None:
+                arrays[f"{part}_images"], arrays[f"{part}_labels"] = _pair(given, part)
+            if centres.get(part) is not None:
+                arrays[f"{part}_centre"] = np.asarray(centres[part])
+        found = assembled(arrays, name, name)
+        each = found.train.images.transpose(0, 1).flatten(1).numpy()
+        share = np.stack([np.bincount(of, minlength=256) for of in each]) / each.shape[1]
+        levels = np.arange(256) / 255
+        mean = share @ levels
+        std = np.sqrt(np.maximum(share @ levels**2 - mean**2, 1 / 255**2))
+        return attrs.evolve(found, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 
     @property
     def learns(self) -> str:
@@ -158,8 +206,157 @@ class Dataset:
 
 @functools.cache
 def _by_channel(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """Values of channels as (1, C, 1, 1); kept, as a copy to a GPU for every batch would wait for it."""
+    """Values of channels as (1, C, 1, 1); cached, as a copy to a GPU for every batch would wait for it."""
     return torch.tensor(values, device=device).view(1, -1, 1, 1)
+
+
+def _pair(given: Any, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images (N, H, W[, C]) and labels of a part of one's own."""
+    try:
+        if not (isinstance(given, tuple | list) and len(given) == 2):
+            each, labels = zip(*(given[row] for row in range(len(given))), strict=True)
+            if isinstance(each[0], torch.Tensor):
+                given = torch.stack(each), labels
+            else:
+                given = np.stack([np.asarray(one) for one in each]), labels
+        images, labels = given
+        if isinstance(images, torch.Tensor):
+            images = (images if images.ndim == 3 else images.permute(0, 2, 3, 1)).cpu()
+        return np.asarray(images), np.asarray(labels)
+    except Exception as error:  # a Dataset of others can raise anything
+        raise InputError(
+            f"{part} must be images and labels, or a torch Dataset of such pairs with images of one "
+            f"shape: {one_line(error, 120)}"
+        ) from None
+
+
+def assembled(
+    arrays: Mapping[str, np.ndarray],
+    name: str,
+    source: object,
+    classes: tuple[str, ...] | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+) -> Dataset:
+    """Return the data set, called `name`, of arrays in the layout of MedMNIST.
+
+    That is `train_images`, `train_labels`, `test_images`, `test_labels`, and optionally those of
+    `val`; `classes`, the names of the classes, where the argument does not give them; `*_centre`, the
+    institutions of the images; and `*_index`, their places in the official file. Labels and
+    institutions are numbers or names. Other arrays are not looked at. Mean and deviation default to
+    0.5. Raises InputError, naming `source`, for what is missing or does not fit together.
+    """
+    parts = [
+        part for part in PARTS if part != "val" or arrays.keys() & {"val_images", "val_labels"}
+    ]
+    for key in (f"{part}_{what}" for part in parts for what in ("images", "labels")):
+        if key not in arrays:
+            raise InputError(
+                f"{source} has no array {key!r}; it holds: {', '.join(arrays) or 'nothing'}; a part to "
+                "train on and one to test on are required, images and labels"
+            )
+    images = as_images({f"{source}: {part}_images": arrays[f"{part}_images"] for part in parts})
+    sizes = dict(zip(parts, map(len, images.values()), strict=True))
+    if empty := [part for part in parts if part != "val" and not sizes[part]]:
+        raise InputError(f"{source}: the {empty[0]} split is empty")
+    if classes is None and "classes" in arrays:
+        if arrays["classes"].ndim != 1 or arrays["classes"].dtype.kind not in "US":
+            raise InputError(
+                f"{source}: classes must be a list of names, not {arrays['classes']!r}"
+            )
+        names = column(arrays["classes"], f"{source}: classes", arrays["classes"].size)
+        classes = as_names(names, f"{source}: classes")
+    known: dict[str, dict[str, torch.Tensor]] = {}
+    known["labels"], classes = _numbers(arrays, "labels", sizes, source, classes)
+    known["centre"], sites = _numbers(arrays, "centre", sizes, source)
+    known["index"], _ = _numbers(arrays, "index", sizes, source)
+    splits = {
+        part: Split(found, **{what: of.get(part) for what, of in known.items()})  # type: ignore[arg-type]
+        for part, found in zip(parts, images.values(), strict=True)
+    }
+    classes = classes or _counted(splits, source)
+    return dataset_of(name, splits, classes, source, mean, std, sites=sites or ())
+
+
+def _numbers(
+    arrays: Mapping[str, np.ndarray],
+    what: str,
+    sizes: Mapping[str, int],
+    source: object,
+    names: tuple[str, ...] | None = None,
+) -> tuple[dict[str, torch.Tensor], tuple[str, ...] | None]:
+    """Return the numbers that `what` gives the images of each part that has it, and the names that
+    they stand for: those given, or, where there are names in the place of numbers, these in order.
+    """
+    keys = {part: f"{part}_{what}" for part in sizes if f"{part}_{what}" in arrays}
+    found = {p: column(arrays[key], f"{source}: {key}", sizes[p]) for p, key in keys.items()}
+    if any(values.dtype.kind == "U" for values in found.values()):
+        if names is None:
+            those = [found["train"]] if what == "labels" else list(found.values())
+            names = tuple(sorted({composed(one) for values in those for one in values.tolist()}))
+        for part, key in keys.items():
+            found[part] = numbers_of(found[part], names, f"{source}: {key}")
+    count = None if names is None else len(names)
+    return {
+        part: as_labels(found[part], f"{source}: {key}", sizes[part], count)
+        for part, key in keys.items()
+    }, names
+
+
+def _counted(splits: Mapping[str, Split], source: object) -> tuple[str, ...]:
+    """Return the numbers up to the largest label, where classes have no names. Raises InputError for
+    labels that do not count classes from 0; warns where most numbers have no image.
+    """
+    present = torch.cat([split.labels for split in splits.values()]).unique().tolist()
+    largest, samples = present[-1], len(splits["train"])
+    if largest >= samples:
+        raise InputError(
+            f"{source}: labels go up to {largest} although there are {samples} training images"
+        )
+    if present[0]:
+        raise InputError(
+            f"{source}: no image has the label 0; count labels from 0, or name the classes in an array "
+            "'classes'"
+        )
+    if not largest:
+        raise InputError(f"{source}: all images are of one class; there is nothing to tell apart")
+    if 2 * len(present) <= largest:
+        warnings.warn(
+            f"{source}: labels go up to {largest}, but only {len(present)} of these numbers have an image",
+            stacklevel=2,
+        )
+    return tuple(map(str, range(largest + 1)))
+
+
+def dataset_of(
+    name: str,
+    splits: Mapping[str, Split],
+    classes: Iterable[str],
+    source: object,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    **more: Any,
+) -> Dataset:
+    """Return the data set of splits "train", "test" and perhaps "val"; `mean` and `std` default to 0.5
+    in each channel, `more` are further fields.
+
+    Raises InputError, naming `source`, when image shapes differ between splits.
+    """
+    train, test = splits["train"], splits["test"]
+    val = splits.get("val")
+    val = val if val is not None and len(val) else train.rows(torch.empty(0, dtype=torch.int64))
+    shape = tuple(train.images.shape[1:])
+    for word, split in (("val", val), ("test", test)):
+        if split.masks is None and split.images.shape[1:] != shape:
+            raise InputError(
+                f"{source}: {word} images are {tuple(split.images.shape[1:])} (channels, height, width) "
+                f"but train images are {shape}"
+            )
+    half = (HALF,) * shape[0]
+    digest = fingerprint_of(train, val, test)
+    return Dataset(
+        name, train, val, test, tuple(classes), mean or half, std or half, digest, **more
+    )
 
 
 def with_validation(dataset: Dataset, rng: Rng) -> Dataset:
@@ -176,20 +373,18 @@ def with_validation(dataset: Dataset, rng: Rng) -> Dataset:
         raise InputError(
             f"{dataset.name} has no validation split, and patches of the same pictures are none"
         )
-    train = dataset.train
-    rows = (
-        torch.randperm(len(train), generator=rng.generator())[: -(-len(train) // 10)].sort().values
-    )
+    train, draws = dataset.train, rng.generator()
+    rows = torch.randperm(len(train), generator=draws)[: -(-len(train) // 10)].sort().values
     return attrs.evolve(dataset, val=train.rows(rows), held_out=rows)
 
 
 def fingerprint_of(*splits: Split) -> str:
     """SHA-256, in hexadecimal, of the images, labels and centres of `splits` in order, with shapes
-    and dtypes; and of masks and instances where there are some.
+    and dtypes; and of masks, instances and places in the official file where there are some.
     """
     digest = hashlib.sha256()
     for split in splits:
-        dense = [one for one in (split.masks, split.instances) if one is not None]
+        dense = [one for one in (split.masks, split.instances, split.index) if one is not None]
         for tensor in (split.images, split.labels, split.centre, *dense):
             if tensor is None:
                 digest.update(b"none;")

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from core.checks import LARGEST
-from core.data.arrays import HALF
-from core.data.dataset import Dataset, Split, fingerprint_of
+from core.data.dataset import Dataset, Split, dataset_of
 from core.errors import InputError
 
 #: classes of a pixel where objects are told apart, and their weights in the loss: the foreground and
@@ -25,7 +24,9 @@ RIM = 2
 
 @attrs.frozen(eq=False)
 class Picture:
-    """One image with the objects in it."""
+    """One image with the objects in it. Raises InputError, naming it, where image and mask differ in
+    size, or the mask holds other numbers than whole ones from 0 to 2^31 - 1.
+    """
 
     #: (H, W) or (H, W, 3), uint8
     image: np.ndarray
@@ -36,36 +37,32 @@ class Picture:
     #: how messages name it
     name: str = "an image"
 
-
-def checked(picture: Picture) -> Picture:
-    """Hand on a picture whose parts fit together. Raises InputError, naming it, where image and mask
-    differ in size, or the mask holds other numbers than whole ones from 0 to 2^31 - 1.
-    """
-    image, instances = picture.image, picture.instances
-    if image.dtype != np.uint8 or image.ndim not in (2, 3) or image.shape[2:] not in ((), (3,)):
-        raise InputError(
-            f"{picture.name}: an image must be uint8 of shape (H, W) or (H, W, 3), not {image.dtype} "
-            f"of {image.shape}"
-        )
-    if instances.ndim != 2 or instances.dtype.kind not in "iu":
-        raise InputError(
-            f"{picture.name}: a mask must hold whole numbers of shape (H, W), not {instances.dtype} of "
-            f"shape {instances.shape}"
-        )
-    if image.shape[:2] != instances.shape:
-        raise InputError(
-            f"{picture.name}: the image has {_by(image)} pixels and its mask {_by(instances)}"
-        )
-    low, high = (int(instances.min()), int(instances.max())) if instances.size else (0, 0)
-    if low < 0 or high > LARGEST:
-        raise InputError(
-            f"{picture.name}: the mask holds the number {low if low < 0 else high}; 0 is background "
-            f"and objects have numbers from 1 to {LARGEST}"
-        )
-    return picture
+    def __attrs_post_init__(self) -> None:
+        image, instances = self.image, self.instances
+        if image.dtype != np.uint8 or image.ndim not in (2, 3) or image.shape[2:] not in ((), (3,)):
+            raise InputError(
+                f"{self.name}: an image must be uint8 of shape (H, W) or (H, W, 3), not {image.dtype} "
+                f"of {image.shape}"
+            )
+        if instances.ndim != 2 or instances.dtype.kind not in "iu":
+            raise InputError(
+                f"{self.name}: a mask must hold whole numbers of shape (H, W), not {instances.dtype} "
+                f"of shape {instances.shape}"
+            )
+        if image.shape[:2] != instances.shape:
+            raise InputError(
+                f"{self.name}: the image has {by(image)} pixels and its mask {by(instances)}"
+            )
+        low, high = (int(edge(instances, initial=0)) for edge in (np.min, np.max))
+        if low < 0 or high > LARGEST:
+            raise InputError(
+                f"{self.name}: the mask holds the number {low if low < 0 else high}; 0 is background "
+                f"and objects have numbers from 1 to {LARGEST}"
+            )
 
 
-def _by(array: np.ndarray) -> str:
+def by(array: np.ndarray) -> str:
+    """Height and width of an image in words."""
     return f"{array.shape[0]} by {array.shape[1]}"
 
 
@@ -107,18 +104,16 @@ def patches(pictures: Sequence[Picture], size: int, border: int) -> Split:
     images, masks, sites = [], [], []
     for one in pictures:
         if min(one.instances.shape) < size:
-            raise InputError(
-                f"{one.name} has {_by(one.instances)} pixels, a patch {size} by {size}"
-            )
+            raise InputError(f"{one.name} has {by(one.instances)} pixels, a patch {size} by {size}")
         classes = outlined(one.instances, border)
         for top in starts(one.image.shape[0], size):
             for left in starts(one.image.shape[1], size):
-                here = np.s_[top : top + size, left : left + size]
-                images.append(_planes(one.image[here]))
-                masks.append(torch.from_numpy(np.ascontiguousarray(classes[here])))
+                place = np.s_[top : top + size, left : left + size]
+                images.append(one.image[place])
+                masks.append(classes[place])
                 sites.append(one.site)
     centre = torch.tensor(sites, dtype=torch.int64)
-    return Split(torch.stack(images), centre, centre, torch.stack(masks))
+    return Split(planes(np.stack(images)), centre, centre, torch.from_numpy(np.stack(masks)))
 
 
 def whole(pictures: Sequence[Picture], border: int) -> Split:
@@ -129,18 +124,18 @@ def whole(pictures: Sequence[Picture], border: int) -> Split:
     images, masks, instances = [], [], []
     for one in pictures:
         pad = [(0, side - length) for length in one.instances.shape]
-        image = np.pad(one.image, [*pad, *[(0, 0)] * (one.image.ndim - 2)], mode="edge")
-        images.append(_planes(image))
-        objects = np.pad(one.instances.astype(np.int32), pad, constant_values=-1)
-        instances.append(torch.from_numpy(objects))
-        masks.append(torch.from_numpy(np.pad(outlined(one.instances, border), pad)))
+        images.append(np.pad(one.image, [*pad, *[(0, 0)] * (one.image.ndim - 2)], mode="edge"))
+        instances.append(np.pad(one.instances.astype(np.int32), pad, constant_values=-1))
+        masks.append(np.pad(outlined(one.instances, border), pad))
     centre = torch.tensor([one.site for one in pictures])
-    return Split(torch.stack(images), centre, centre, torch.stack(masks), torch.stack(instances))
+    answers = (torch.from_numpy(np.stack(each)) for each in (masks, instances))
+    return Split(planes(np.stack(images)), centre, centre, *answers)
 
 
-def _planes(image: np.ndarray) -> torch.Tensor:
-    planes = image[None] if image.ndim == 2 else image.transpose(2, 0, 1)
-    return torch.from_numpy(np.ascontiguousarray(planes))
+def planes(images: np.ndarray) -> torch.Tensor:
+    """Images (N, H, W) or (N, H, W, C) as (N, C, H, W), a copy."""
+    own = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+    return torch.from_numpy(np.array(own, order="C"))
 
 
 def nuclei(
@@ -156,34 +151,5 @@ def nuclei(
             raise InputError(
                 f"{name}: {site} has {total}; it needs at least one to train on and one to test on"
             )
-    learned, tested = patches([*map(checked, train)], size, RIM), whole([*map(checked, test)], RIM)
-    return dense_dataset(name, learned, None, tested, NUCLEI, sites, weights=WEIGHTS, border=RIM)
-
-
-def dense_dataset(
-    name: str,
-    train: Split,
-    val: Split | None,
-    test: Split,
-    classes: tuple[str, ...],
-    sites: tuple[str, ...],
-    *,
-    weights: tuple[float, ...] = (),
-    border: int = 0,
-) -> Dataset:
-    """Splits with masks as a data set; pixels are normalised with mean and deviation 0.5."""
-    half = (HALF,) * train.images.shape[1]
-    held = train.rows(torch.empty(0, dtype=torch.int64)) if val is None else val
-    return Dataset(
-        name=name,
-        train=train,
-        val=held,
-        test=test,
-        classes=classes,
-        mean=half,
-        std=half,
-        fingerprint=fingerprint_of(train, held, test),
-        sites=sites,
-        weights=weights,
-        border=border,
-    )
+    splits = {"train": patches(train, size, RIM), "test": whole(test, RIM)}
+    return dataset_of(name, splits, NUCLEI, name, sites=sites, weights=WEIGHTS, border=RIM)

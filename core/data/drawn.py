@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from core.data.dataset import Dataset, Split
-from core.data.dense import Picture, dense_dataset, nuclei
+from core.data.dataset import Dataset, Split, dataset_of
+from core.data.dense import Picture, nuclei
 from core.data.monuseg import ORGANS
 from core.data.mri import column_mask, zero_filled
 from core.rng import Rng
@@ -50,7 +50,7 @@ def draw_nuclei(site: int, rng: Rng) -> Picture:
     return Picture(image.clip(0, 255).astype(np.uint8), instances, site, f"drawing {rng.path}")
 
 
-def load_nuclei(name: str) -> Dataset:
+def load_nuclei() -> Dataset:
     """Drawn nuclei: six images of each site to train on, in patches of 32, and one to test on."""
 
     def drawn(split: str, count: int) -> list[Picture]:
@@ -60,7 +60,7 @@ def load_nuclei(name: str) -> Dataset:
             for number in range(count)
         ]
 
-    return nuclei(name, drawn("train", TRAIN), drawn("test", TEST), ORGANS, PATCH)
+    return nuclei("nuclei_drawn", drawn("train", TRAIN), drawn("test", TEST), ORGANS, PATCH)
 
 
 #: by site of heads: brightness of bone, brain and ventricles, and the kind of Fourier mask
@@ -87,7 +87,7 @@ def draw_head(levels: tuple[int, int, int], rng: Rng) -> np.ndarray:
     return image.clip(0, 255) / 255
 
 
-def load_heads(name: str) -> Dataset:
+def load_heads() -> Dataset:
     """Drawn slices of heads at three sites, and what is left of them at an acceleration of four."""
     parts = []
     for split, count in zip(("train", "public", "test"), SLICES, strict=True):
@@ -107,5 +107,5 @@ def load_heads(name: str) -> Dataset:
         ]
         centre = torch.tensor(sites)
         parts.append(Split(found[0], centre, centre, found[1]))
-    train, public, test = parts
-    return dense_dataset(name, train, public, test, ("intensity",), tuple(HEADS))
+    splits = dict(zip(("train", "val", "test"), parts, strict=True))
+    return dataset_of("mri_drawn", splits, ("intensity",), "mri_drawn", sites=tuple(HEADS))

@@ -1,8 +1,8 @@
-"""How a training set is given to clients.
+"""Partitions: which client gets which samples of a training set.
 
-Every function returns one int64 array of sample numbers per client. Every sample is given out
-exactly once; only `from_file`, and `dirichlet` with `per_class`, may leave samples out. All draws
-come from the seed: the same call gives the same partition again.
+Every function returns one int64 array of sample numbers per client. Every sample is given to one
+client; only `from_file`, and `dirichlet` with `per_class`, may leave samples out. All draws come
+from the seed: the same call gives the same partition again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import inspect
 import math
-from collections import Counter
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,13 @@ from core.rng import Rng
 
 Labels = np.ndarray | torch.Tensor
 Parts = list[np.ndarray]
+#: where the files below `splits` come from
+HOW_TO_GET = (
+    "FedVCK's authors give theirs in the folder dataset/split_file of the repository "
+    "Youth-49/FedVCK_2024; put them there as NAME_clients10_alphaALPHA.json"
+)
+#: bytes of the largest split file that is read: some ten million numbers
+LARGEST_FILE = 2**27
 
 
 def iid(labels: Labels, clients: int, seed: int) -> Parts:
@@ -144,16 +151,21 @@ def natural(centre: Labels | None) -> Parts:
     return [np.flatnonzero(centre == value) for value in range(int(present[-1]) + 1)]
 
 
-def from_file(path: str | Path, samples: int | None = None, labels: Labels | None = None) -> Parts:
-    """A partition written down as JSON: `{"client_idx": [[...], ...], "client_classes": [[...],
-    ...]}`.
+def from_file(
+    path: str | Path,
+    samples: int | None = None,
+    labels: Labels | None = None,
+    index: Labels | None = None,
+) -> Parts:
+    """A partition in a JSON file: `{"client_idx": [[...], ...], "client_classes": [[...], ...]}`.
 
     The layout of the FedVCK authors' split files, in whose order the sample numbers are returned.
     Clients may be empty and samples may be left out. Numbers beyond `samples`, or beyond the N of
     `labels`, are refused where these are given. With `labels` (N,) each client keeps the classes of
     its `client_classes` only, as the authors' code does: classes with few samples on a client are
-    not listed. Raises InputError, naming the file, when it is missing, not of this form, or when a
-    sample appears twice.
+    not listed. `index` (N,) says by which number the file calls each sample; numbers that it lacks
+    are left out, with a warning. Raises InputError, naming the file, when it is missing, not of this
+    form, or when a sample appears twice.
     """
     path, given = Path(path), None if labels is None else _labels(labels)
     if given is not None:
@@ -165,13 +177,18 @@ def from_file(path: str | Path, samples: int | None = None, labels: Labels | Non
     values, counts = np.unique(np.concatenate(parts), return_counts=True)
     if len(values) and values[0] < 0:
         raise InputError(f"{path}: client_idx holds the negative number {values[0]}")
-    if samples is not None and len(values) and values[-1] >= samples:
-        raise InputError(
-            f"{path}: client_idx holds sample {values[-1]}, but there are only {samples} training samples"
-        )
     if len(values) and counts.max() > 1:
         raise InputError(
             f"{path}: sample {values[counts.argmax()]} is given out {counts.max()} times"
+        )
+    if index is not None:
+        rows = {number: row for row, number in enumerate(_labels(index).tolist())}
+        parts = [np.array([rows[n] for n in p.tolist() if n in rows], np.int64) for p in parts]
+        if lost := len(values) - sum(map(len, parts)):
+            warnings.warn(f"{path}: {lost} of {len(values)} samples are not here", stacklevel=2)
+    elif samples is not None and len(values) and values[-1] >= samples:
+        raise InputError(
+            f"{path}: client_idx holds sample {values[-1]}, but there are only {samples} training samples"
         )
     if given is None:
         return parts
@@ -185,87 +202,57 @@ def from_file(path: str | Path, samples: int | None = None, labels: Labels | Non
     ]
 
 
-def _iid(split: Split, clients: int, seed: int, root: Path) -> Parts:
-    return iid(split.labels, clients, seed)
-
-
-def _dirichlet(
-    split: Split,
-    clients: int,
-    seed: int,
-    root: Path,
-    *,
-    alpha: float,
-    min_size: int = 1,
-    cap: bool = False,
-    per_class: int | None = None,
-) -> Parts:
-    return dirichlet(split.labels, clients, alpha, seed, min_size, cap, per_class)
-
-
-def _pathological(
-    split: Split, clients: int, seed: int, root: Path, *, classes_per_client: int
-) -> Parts:
-    return pathological(split.labels, clients, classes_per_client, seed)
-
-
-def _natural(split: Split, clients: int, seed: int, root: Path) -> Parts:
-    return natural(split.centre)
-
-
-def _file(
-    split: Split,
-    clients: int,
-    seed: int,
-    root: Path,
-    *,
-    file: str,
-    listed_classes_only: bool = False,
-) -> Parts:
+def _of_split(split: Split, root: Path, *, file: str, listed_classes_only: bool = False) -> Parts:
     if not isinstance(file, str) or not file:
         raise InputError(f"file must be the path of a split file, not {file!r}")
     if not isinstance(listed_classes_only, bool):
         raise InputError(f"listed_classes_only must be true or false, not {listed_classes_only!r}")
     if not (root / file).is_file() and Path(file).parent == Path("splits"):
         raise InputError(f"there is no split file {root / file}; {HOW_TO_GET}")
-    return from_file(root / file, len(split), split.labels if listed_classes_only else None)
+    labels = split.labels if listed_classes_only else None
+    return from_file(root / file, len(split), labels, split.index)
 
 
+#: what a partition is given beside its options
+GIVEN = ("labels", "centre", "split", "clients", "seed", "root")
 PARTITIONS: dict[str, Callable[..., Parts]] = {
-    "iid": _iid,
-    "dirichlet": _dirichlet,
-    "pathological": _pathological,
-    "natural": _natural,
-    "file": _file,
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "pathological": pathological,
+    "natural": natural,
+    "file": _of_split,
 }
 
 
 def written(spec: Mapping[str, Any], root: str | Path | None = None) -> Path | None:
-    """The file in which a partition is written down; None for one that is drawn. Raises InputError
-    for a partition that cannot be.
+    """Return the file of a partition that is read from one, None for one that is drawn. Raises
+    InputError for a partition that cannot be.
     """
-    name, given = stated(spec)
-    return data_root(root) / str(given["file"]) if name == "file" else None
+    name, options = stated(spec)
+    return data_root(root) / str(options["file"]) if name == "file" else None
 
 
 def split(
     spec: Mapping[str, Any], split: Split, clients: int, seed: int, root: str | Path | None = None
 ) -> Parts:
-    """Give the samples of `split` to `clients` clients as `spec` says.
+    """Distribute the samples of `split` over `clients` clients as `spec` says.
 
-    `spec` is `{"name": ...}` with a name of `PARTITIONS` and its keyword arguments: `{"name":
-    "iid"}`, `{"name": "dirichlet", "alpha": 0.05}` (`min_size`, `cap`, `per_class`), `{"name":
+    `spec` is `{"name": ...}` with a name of `PARTITIONS` and its options: `{"name": "iid"}`,
+    `{"name": "dirichlet", "alpha": 0.05}` (`min_size`, `cap`, `per_class`), `{"name":
     "pathological", "classes_per_client": 5}`, `{"name": "natural"}`, `{"name": "file", "file":
     "splits/CIFAR10_clients10_alpha0.05.json"}` (`listed_classes_only`). A file's path is relative
     to the data folder `root`. Raises InputError for anything unknown, missing or impossible, and
-    when a natural or written partition has another number of clients.
+    when a natural partition, or one in a file, has another number of clients.
     """
-    name, given = stated(spec)
+    name, options = stated(spec)
     _whole("clients", clients, 1)
-    parts = PARTITIONS[name](split, clients, seed, data_root(root), **given)
+    values = (split.labels, split.centre, split, clients, seed, data_root(root))
+    wanted = inspect.signature(PARTITIONS[name]).parameters
+    known = {key: value for key, value in zip(GIVEN, values, strict=True) if key in wanted}
+    parts = PARTITIONS[name](**known, **options)
     if len(parts) != clients:
         where = (
-            f"the file {given['file']}"
+            f"the file {options['file']}"
             if name == "file"
             else f"the {name} partition of this data set"
         )
@@ -276,8 +263,8 @@ def split(
 
 
 def stated(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name of a partition and its options. Raises InputError for anything unknown or missing, and
-    for a concentration that is none.
+    """Return the name of a partition and its options. Raises InputError for anything unknown or
+    missing, and for a Dirichlet alpha that is none.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
         raise InputError(
@@ -286,20 +273,20 @@ def stated(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name = spec["name"]
     if name not in PARTITIONS:
         raise unknown("partition", name, PARTITIONS)
-    parameters = inspect.signature(PARTITIONS[name]).parameters.values()
-    options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-    given = {key: value for key, value in spec.items() if key != "name"}
-    for key in given:
-        if key not in options:
-            if not options:
-                raise InputError(f"the partition {name!r} takes no options, but {key!r} is given")
-            raise unknown(f"option of the partition {name!r}", key, options)
-    for key, default in options.items():
-        if default is inspect.Parameter.empty and key not in given:
+    parameters = inspect.signature(PARTITIONS[name]).parameters
+    known = {key: p.default for key, p in parameters.items() if key not in GIVEN}
+    options = {key: value for key, value in spec.items() if key != "name"}
+    for key in options:
+        if not known:
+            raise InputError(f"the partition {name!r} takes no options, but {key!r} is given")
+        if key not in known:
+            raise unknown(f"option of the partition {name!r}", key, known)
+    for key, default in known.items():
+        if default is inspect.Parameter.empty and key not in options:
             raise InputError(f"the partition {name!r} needs {key!r}")
-    if "alpha" in given:
-        check_number("alpha", given["alpha"], 0, math.inf, above=True)
-    return name, given
+    if "alpha" in options:
+        check_number("alpha", options["alpha"], 0, math.inf, above=True)
+    return name, options
 
 
 def _labels(labels: Labels) -> np.ndarray:
@@ -368,27 +355,13 @@ def _fill(parts: Parts, min_size: int, rng: np.random.Generator) -> Parts:
     return [np.array(pool, dtype=np.int64) for pool in pools]
 
 
-#: where the files below `splits` come from
-HOW_TO_GET = (
-    "FedVCK's authors give theirs in the folder dataset/split_file of the repository "
-    "Youth-49/FedVCK_2024; put them there as NAME_clients10_alphaALPHA.json"
-)
-#: bytes of the largest split file that is read: some ten million numbers
-LARGEST_FILE = 2**27
-
-
 def _lists(data: dict[str, Any], key: str, path: Path) -> list[list[int]]:
-    """`data[key]`, checked to be a list of lists of whole numbers that fit int64."""
+    """Return `data[key]`, checked to be a list of lists of whole numbers that fit int64."""
     value = data.get(key)
-    if (
-        not isinstance(value, list)
-        or not value
-        or not all(isinstance(part, list) for part in value)
-    ):
+    if not (isinstance(value, list) and value and all(isinstance(part, list) for part in value)):
         raise InputError(f"{path}: {key!r} must be a list with one list of numbers per client")
     for client, part in enumerate(value):
-        kinds = Counter(type(item) for item in part)
-        if set(kinds) - {int}:
+        if set(map(type, part)) - {int}:
             raise InputError(
                 f"{path}: {key!r} of client {client} holds something other than whole numbers"
             )

@@ -65,8 +65,9 @@ def data_(
 ) -> None:
     """Show which data sets are here and how to get the others; `data get NAME` downloads one;
     `data convert NAME FOLDER` makes one from what you downloaded by hand, or from your own images in
-    FOLDER/train/CLASS and FOLDER/test/CLASS (PNG or JPEG), under a NAME of yours; `data pack FILE` zips
-    those that fit 50 MB and may be passed on.
+    FOLDER/train/CLASS and FOLDER/test/CLASS, with a folder for each hospital around those of the classes
+    where there are several, under a NAME of yours; `data pack FILE` zips those that fit 50 MB and may be
+    passed on.
 
     \b
     Examples:
@@ -77,8 +78,8 @@ def data_(
       fedcon data pack datapack.zip
     """
     from core import data
-    from core.data.pack import pack
     from core.data.roots import data_root
+    from lab.datapack import pack
 
     given = {"list": 0, "get": 1, "convert": 2, "pack": 1}
     if given.get(action) != (name is not None) + (folder is not None):
@@ -93,20 +94,20 @@ def data_(
         packed = pack(Path(name))
         print(f"{name}: {', '.join(packed)} ({Path(name).stat().st_size / 2**20:.0f} MB)")
         return
+    root = data_root()
     if name is not None:
-        before = folder is not None and (data_root() / f"{name}.npz").exists()
-        made = data.convert(name, folder, size=size) if folder else data.get(name)
+        before = folder is not None and (root / f"{name}.npz").exists()
+        made = data.convert(name, folder, size=size, tell=print) if folder else data.get(name)
         print(f"ready: {made}{' (in the place of the one before)' * before}")
         return
-    root = data_root()
     lacks = "" if root.is_dir() else ", which is not there"
     print(f"data folder: {root.absolute()}{lacks} (set FEDCON_DATA for another)\n")
     for info in data.available():
-        there = _own(info.name) if data.is_own(info.name) else _sizes(info)
-        there = there if info.present else f"missing: {info.how_to_get}"
-        print(f"{info.name:20}  {there}{_stopped(info)}")
-    for name, wrong in data.no_data().items():
-        print(f"{printable(name):20}  not a data set: {printable(wrong)}")
+        if info.sizes:
+            what = _sizes(info) if info.present else f"missing: {info.how_to_get}"
+        else:
+            what = _own(info.name) if info.present else f"not a data set: {info.how_to_get}"
+        print(f"{printable(info.name):20}  {printable(what)}")
 
 
 def _sizes(info: Any) -> str:
@@ -119,16 +120,6 @@ def _sizes(info: Any) -> str:
     return f"here at {sizes} pixels{lacks}"
 
 
-def _stopped(info: Any) -> str:
-    """Which files of one's own keep a known set from being loaded, and what to do."""
-    from core import data
-
-    names = (info.name, *(f"{info.name}_{size}" for size in info.sizes))
-    mine = [name for name in names if data.in_the_way(name)]
-    told = (f", but no run can load it as {name}: rename your file {name}.npz" for name in mine)
-    return "".join(told)
-
-
 def _own(name: str) -> str:
     """Whether a file of one's own can be read, and if not, why; and classes without an image to
     train on.
@@ -139,8 +130,8 @@ def _own(name: str) -> str:
         found = data.load(name)
     except InputError as error:
         return f"here, but {error}"
-    counts = found.train.labels.bincount(minlength=len(found.classes))
-    empty = [one for one, count in zip(found.classes, counts.tolist(), strict=True) if not count]
+    counts = found.train.labels.bincount(minlength=found.num_classes).tolist()
+    empty = [one for one, count in zip(found.classes, counts, strict=True) if not count]
     lacks = f", but no training image is of class {listed(empty)}" if empty else ""
     return f"here, your own file{lacks}"
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import sys
 
+import h5py
+import nibabel
 import numpy as np
 import pytest
 from skimage.io import imsave
@@ -13,14 +15,8 @@ from skimage.io import imsave
 from core import data
 from core.data import brains, tissue, volumes
 from core.data.drawn import draw_nuclei
-from core.errors import InputError
 from core.rng import Rng
-
-
-def refused(match, build):
-    with pytest.raises(InputError, match=match) as caught:
-        build()
-    assert "\n" not in str(caught.value)
+from tests.data.test_dense import box, packed, refused, xml
 
 
 def write(path, array):
@@ -32,8 +28,7 @@ def square(side, top, left, size, colour):
     """A bright, coloured image with one dark square, and its mask."""
     mask = np.zeros((side, side + 6), np.int32)
     mask[top : top + size, left : left + size] = 1
-    image = np.where(mask[..., None] > 0, 60, np.array(colour)).astype(np.uint8)
-    return image, mask
+    return np.where(mask[..., None] > 0, 60, np.array(colour)).astype(np.uint8), mask
 
 
 def in_text(mask):
@@ -43,13 +38,12 @@ def in_text(mask):
 
 def test_a_mask_of_the_challenge_is_read_row_by_row(tmp_path):
     """The example of the challenge's own description: 5 by 4 pixels, two nuclei."""
-    rows = ["00000", "01100", "11200", "02220"]
-    path = tmp_path / "image01_mask.txt"
+    rows, path = ["00000", "01100", "11200", "02220"], tmp_path / "image01_mask.txt"
     path.write_text("5 4\n" + "\n".join("".join(rows)))
     assert tissue.labels_in_text(path).tolist() == [[int(c) for c in row] for row in rows]
-    for text in ("5 4\n0\n1", "2 1\n0\n-1", "0 0\n", "2 1\na\nb", ""):
+    for text in ("5 4\n0\n1", "0 0\n", "4 -1\n0\n0\n0\n0", "2 1\na\nb", ""):
         path.write_text(text)
-        refused("image01_mask.txt is no mask of the challenge", lambda: tissue.labels_in_text(path))
+        refused("image01_mask.txt cannot be read as a mask", lambda: tissue.labels_in_text(path))
     refused("there is no mask", lambda: tissue.labels_in_text(tmp_path / "image02_mask.txt"))
 
 
@@ -61,8 +55,6 @@ def nuclei(tmp_path):
         image, mask = square(side, 20, 30, 12, (200, 160, 190))
         write(folder / f"cell17/{split}/gbm/image01.png", image)
         (folder / f"cell17/{split}/gbm/image01_mask.txt").write_text(in_text(mask))
-    xml = "".join(f'<Vertex X="{x}" Y="{y}"/>' for x, y in ((10, 20), (29, 20), (29, 39), (10, 39)))
-    text = f"<a><Regions><Region><Vertices>{xml}</Vertices></Region></Regions></a>"
     official = folder / "monuseg/MoNuSeg 2018 Training Data"
     for image, note in (
         (official / "Tissue Images", official / "Annotations"),
@@ -70,7 +62,7 @@ def nuclei(tmp_path):
     ):
         write(image / "TCGA-1.tif", np.full((80, 80, 3), 200, np.uint8))
         note.mkdir(parents=True, exist_ok=True)
-        (note / "TCGA-1.xml").write_text(text)
+        (note / "TCGA-1.xml").write_text(xml(box(10, 20, 29, 39)))
     for patient in range(1, 12):
         image, mask = square(64, 5, patient, 9, (220, 170, 200))
         write(folder / f"tnbc/Slide_{patient:02d}/{patient:02d}_1.png", image)
@@ -80,7 +72,6 @@ def nuclei(tmp_path):
 
 def test_three_sites_of_nuclei(nuclei, tmp_path):
     path = data.convert("nuclei_cross_site", nuclei, tmp_path)
-    assert path == tmp_path / "nuclei_cross_site.npz"
     found = data.load("nuclei_cross_site_64", tmp_path)
     assert found.test.centre.tolist() == [0, 1, 2, 2, 2]
     assert sorted(set(found.train.centre.tolist())) == [0, 1, 2]
@@ -91,6 +82,16 @@ def test_three_sites_of_nuclei(nuclei, tmp_path):
     assert (found.test.instances[0, :66, :72].numpy() == wanted).all()
     rows, columns = (found.test.instances[1] > 0).nonzero().T
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (20, 39, 10, 29)
+    with np.load(path) as file:
+        arrays = dict(file)
+    for change, reason in (
+        ({"test_shape": arrays["test_shape"] + 1}, "shapes of .* pixels do not fit"),
+        ({"test_shape": -arrays["test_shape"]}, "shapes of .* pixels do not fit"),
+        ({"test_site": arrays["test_site"][1:]}, "one pair for each site"),
+        ({"test_images": arrays["test_images"][:, 0] / 2}, "must be uint8"),
+    ):
+        np.savez(path, **arrays | change)
+        refused(f"test: .*{reason}", lambda: data.load("nuclei_cross_site_64", tmp_path))
 
 
 def test_what_a_folder_lacks_is_named(nuclei, tmp_path):
@@ -103,28 +104,10 @@ def test_what_a_folder_lacks_is_named(nuclei, tmp_path):
     mask.unlink()
     refused("there is no mask", convert)
     refused("there is no folder", lambda: data.convert("brats2018", tmp_path / "no", tmp_path))
-    refused(
-        "holds no image01.png", lambda: data.convert("nuclei_cross_site", tmp_path / "nuclei/tnbc")
-    )
-    refused(
-        "set that is converted .*; your own images get a name that no set here has",
-        lambda: data.convert("digits", tmp_path, tmp_path),
-    )
+    refused("no image01.png", lambda: data.convert("nuclei_cross_site", nuclei / "tnbc", tmp_path))
+    words = "set that is converted .*; your own images get a name that no set here has"
+    refused(words, lambda: data.convert("digits", tmp_path, tmp_path))
     assert not (tmp_path / "nuclei_cross_site.npz").exists()
-
-
-def test_shapes_that_do_not_fit_are_named(nuclei, tmp_path):
-    path = data.convert("nuclei_cross_site", nuclei, tmp_path)
-    with np.load(path) as file:
-        arrays = dict(file)
-    for change, reason in (
-        ({"test_shape": arrays["test_shape"] + 1}, "the shapes have .* pixels, the arrays"),
-        ({"test_shape": -arrays["test_shape"]}, "shapes must be heights and widths"),
-        ({"test_site": arrays["test_site"][1:]}, "5 shapes and 4 sites"),
-        ({"test_images": arrays["test_images"][:, 0] / 2}, "must be uint8"),
-    ):
-        np.savez(path, **arrays | change)
-        refused(reason, lambda: data.load("nuclei_cross_site_64", tmp_path))
 
 
 def test_connected_parts_or_numbers():
@@ -135,7 +118,7 @@ def test_connected_parts_or_numbers():
     assert tissue.numbered(np.array([[3, 0, 7]])).tolist() == [[3, 0, 7]]
 
 
-def test_the_stand_in_for_nuclei(tmp_path):
+def test_the_substitute_for_nuclei(tmp_path):
     folder = tmp_path / "given"
     cpm = folder / "cell_seg_matlab/data/MICCAI_competition_dataset"
     for number in range(1, 16):
@@ -147,46 +130,29 @@ def test_the_stand_in_for_nuclei(tmp_path):
     for name, colour in (("a", (230, 190, 240)), ("b", (20, 20, 20)), ("c", (230, 190, 240))):
         for copy in range(3):
             image, mask = square(64, 8, 8, 8, colour)
-            here = bowl / f"{name}{copy}"
-            write(here / f"images/{name}{copy}.png", image)
+            own = bowl / f"{name}{copy}"
+            write(own / f"images/{name}{copy}.png", image)
             for part in range(2):
-                write(
-                    here / f"masks/{part}.png", np.roll(mask * 255, 20 * part, 1).astype(np.uint8)
-                )
+                shifted = np.roll(mask * 255, 20 * part, 1).astype(np.uint8)
+                write(own / f"masks/{part}.png", shifted)
     refused("MoNuSeg is not in", lambda: data.convert("nuclei_stand_in", folder, tmp_path))
-    entries = []
-    for organ in ("breast", "liver", "kidney", "prostate"):
-        for split in ("train", "test"):
-            drawn, name = draw_nuclei(0, Rng(1).at(organ, split)), f"{organ}-{split}"
-            write(tmp_path / f"monuseg/{name}.png", drawn.image)
-            write(tmp_path / f"monuseg/{name}.instances.png", drawn.instances.astype(np.uint16))
-            entries.append(f'{{"id": "{name}", "organ": "{organ}", "split": "{split}"}}')
-    (tmp_path / "monuseg/manifest.json").write_text(f"[{', '.join(entries)}]")
+    packed(tmp_path)
     data.convert("nuclei_stand_in", folder, tmp_path)
     with np.load(tmp_path / "nuclei_stand_in.npz") as file:
-        sites = {split: np.bincount(file[f"{split}_site"]).tolist() for split in ("train", "test")}
+        sites = [np.bincount(file[f"{part}_site"]).tolist() for part in ("train", "test")]
         first = file["test_shape"][np.flatnonzero(file["test_site"] == 0)[0]]
     # every third of 15 and of the 6 that are bright and coloured, and MoNuSeg's own split
-    assert sites == {"train": [10, 4, 4], "test": [5, 4, 2]}
-    assert first.tolist() == [69, 75]
+    assert sites == [[10, 4, 4], [5, 4, 2]] and first.tolist() == [69, 75]
     found = data.load("nuclei_stand_in_64", tmp_path)
     assert found.sites == ("cpm15", "monuseg", "dsb2018")
+    assert (
+        found.test.instances[1, :64, :64].numpy() == draw_nuclei(1, Rng(2).at("test")).instances
+    ).all()
     last = found.test.instances[found.test.centre == 2][0]
     assert last.unique().tolist() == [-1, 0, 1, 2] and (last > 0).sum() == 2 * 64
 
 
-def cases(count, seed=0):
-    """Volumes with one tumour each, of as many pixels as the case's number."""
-    draws = np.random.default_rng(seed)
-    for number in range(1, count + 1):
-        volume = draws.uniform(1, 900, (20, 24, 5)).astype(np.float32)
-        label = np.zeros((20, 24, 5), np.int16)
-        label[2, 2 : 2 + number, 3] = 4
-        yield number, volume, label
-
-
 def save(path, array, affine=None):
-    nibabel = pytest.importorskip("nibabel")
     path.parent.mkdir(parents=True, exist_ok=True)
     nibabel.save(nibabel.Nifti1Image(array, np.eye(4) if affine is None else affine), path)
 
@@ -200,16 +166,19 @@ def test_a_volume_lies_as_its_header_says(tmp_path):
     save(tmp_path / "b.nii.gz", volume.transpose(1, 2, 0)[::-1].copy(), turned)
     one, other = (volumes.nifti(tmp_path / f"{name}.nii.gz") for name in "ab")
     np.testing.assert_array_equal(one, other)
-    assert one.shape == (6, 5, 4)
     # front at the top, left at the left: the first row is the last of the second axis
     np.testing.assert_array_equal(one[2, 0], volume[:, -1, 2])
-    save(tmp_path / "c.nii.gz", np.zeros((2, 2, 2, 3), np.float32))
-    refused(r"has the axes \(2, 2, 2, 3\)", lambda: volumes.nifti(tmp_path / "c.nii.gz"))
-    (tmp_path / "d.nii.gz").write_bytes(b"no volume")
-    refused("cannot be read as a volume", lambda: volumes.nifti(tmp_path / "d.nii.gz"))
-    refused("there is no volume", lambda: volumes.nifti(tmp_path / "e.nii.gz"))
-    save(tmp_path / "f.nii.gz", np.full((2, 2, 2), np.nan, np.float32))
-    refused("not finite", lambda: volumes.nifti(tmp_path / "f.nii.gz"))
+    assert one.shape == (6, 5, 4)
+    save(tmp_path / "axes.nii.gz", np.zeros((2, 2, 2, 3), np.float32))
+    save(tmp_path / "nan.nii.gz", np.full((2, 2, 2), np.nan, np.float32))
+    (tmp_path / "text.nii.gz").write_bytes(b"no volume")
+    for name, words in {
+        "axes": r"has the axes \(2, 2, 2, 3\)",
+        "nan": "not finite",
+        "text": "cannot be read as a volume",
+        "none": "there is no volume",
+    }.items():
+        refused(words, lambda name=name: volumes.nifti(tmp_path / f"{name}.nii.gz"))
 
 
 @pytest.mark.parametrize(("package", "read"), [("nibabel", volumes.nifti), ("h5py", volumes.hdf5)])
@@ -218,50 +187,50 @@ def test_a_reader_that_is_absent_is_named(package, read, tmp_path, monkeypatch):
     refused(f"needs the package {package}; install it with", lambda: read(tmp_path / "x"))
 
 
-def test_slices_keep_their_middle():
-    slices = np.arange(2 * 6 * 3).reshape(2, 6, 3)
-    found = volumes.centred(slices, 4)
-    np.testing.assert_array_equal(found[:, :, :3], slices[:, 1:5])
-    assert not found[:, :, 3].any()
-    scaled = volumes.eight_bits(np.array([[[0.0, 5.0, 10.0]]]))
-    assert scaled.tolist() == [[[0, 128, 255]]]
-
-
-def test_slices_that_are_nearly_black_are_left_out_and_sixteen_are_kept():
+def test_which_slices_are_used_and_which_part_of_them():
     """Slice k has k bright pixels of 100: those with 6 to 45, of which sixteen, evenly spaced."""
     slices = (np.arange(100) < np.arange(46)[:, None]).reshape(46, 10, 10).astype(np.uint8)
     found = brains._kept(slices).sum((1, 2))
     assert (len(found), found[0], found[-1]) == (16, 6, 45)
     assert set(np.diff(found.astype(int)).tolist()) == {2, 3}
     assert brains._kept(slices[:8]).sum((1, 2)).tolist() == [6, 7]
+    numbers = np.arange(2 * 6 * 3).reshape(2, 6, 3)
+    middle = volumes.centred(numbers, 4)
+    np.testing.assert_array_equal(middle[:, :, :3], numbers[:, 1:5])
+    assert not middle[:, :, 3].any()
+    assert volumes.eight_bits(np.array([[[0.0, 5.0, 10.0]]])).tolist() == [[[0, 128, 255]]]
 
 
 def test_tumours_in_ten_nodes_by_size(tmp_path):
-    folder = tmp_path / "brats"
-    for number, volume, label in cases(13):
+    """Thirteen cases, of as many pixels of tumour as their number."""
+    folder, draws = tmp_path / "brats", np.random.default_rng(0)
+    for number in range(1, 14):
+        label = np.zeros((20, 24, 5), np.int16)
+        label[2, 2 : 2 + number, 3] = 4
         name = f"Brats18_{'c' if number % 2 else 'a'}{number:02d}_1"
-        save(folder / f"HGG/{name}/{name}_t2.nii.gz", volume)
+        save(
+            folder / f"HGG/{name}/{name}_t2.nii.gz", draws.uniform(1, 900, label.shape).astype("f4")
+        )
         save(folder / f"HGG/{name}/{name}_seg.nii.gz", label)
     arrays = brains.tumours(folder)
     # in the order of their names: 2, 4, ... 12, 1, 3, ... 13; the last two are tested on
     assert arrays["train_images"].shape == (11, 224, 224)
-    sizes = arrays["train_masks"].sum((1, 2))
-    assert sizes.tolist() == [2, 4, 6, 8, 10, 12, 1, 3, 5, 7, 9]
+    assert arrays["train_masks"].sum((1, 2)).tolist() == [2, 4, 6, 8, 10, 12, 1, 3, 5, 7, 9]
     # eleven cases in ten nodes: the two smallest share the first
     assert arrays["train_site"].tolist() == [0, 2, 4, 6, 8, 9, 0, 1, 3, 5, 7]
     # 11 is larger than all but the last node's
     assert arrays["test_site"].tolist() == [9, 9]
     data.convert("brats2018", folder, tmp_path)
-    assert len(data.load("brats2018_64", tmp_path).train) == 11 * 16
-    assert data.load("brats2018_64", tmp_path).test.images.shape == (2, 1, 224, 224)
-
+    found = data.load("brats2018_64", tmp_path)
+    assert len(found.train) == 11 * 16 and found.test.images.shape == (2, 1, 224, 224)
     case = folder / "HGG/Brats18_a02_1/Brats18_a02_1_seg.nii.gz"
-    save(case, np.full((20, 24, 5), 7, np.int16))
-    refused("the mask holds the label 7; BraTS has", lambda: brains.tumours(folder))
-    save(case, np.zeros((20, 24, 5), np.int16))
-    refused("the mask marks no tumour", lambda: brains.tumours(folder))
-    save(case, np.zeros((20, 24, 4), np.int16))
-    refused("the image has the axes", lambda: brains.tumours(folder))
+    for label, words in (
+        (np.full((20, 24, 5), 7, np.int16), "the mask holds the label 7; BraTS has"),
+        (np.zeros((20, 24, 5), np.int16), "the mask marks no tumour"),
+        (np.zeros((20, 24, 4), np.int16), "the image has the axes"),
+    ):
+        save(case, label)
+        refused(words, lambda: brains.tumours(folder))
     refused("holds no case HGG", lambda: brains.tumours(tmp_path))
 
 
@@ -276,7 +245,7 @@ def test_a_case_of_the_size_of_a_nodes_largest_is_one_of_that_node(tmp_path):
 
 
 def test_heads_of_three_sites(tmp_path):
-    h5py, folder = pytest.importorskip("h5py"), tmp_path / "heads"
+    folder = tmp_path / "heads"
     volume = np.random.default_rng(0).uniform(1, 9, (200, 210, 20)).astype(np.float32)
     for kind in ("Training", "Validation"):
         name = f"BraTS20_{kind}_001"
@@ -290,43 +259,39 @@ def test_heads_of_three_sites(tmp_path):
         save(folder / f"IXI-T2/IXI{number:03d}-Guys-0-T2.nii.gz", volume[:, :, :2])
     data.convert("mri_cross_domain_t2", folder, tmp_path)
     with np.load(tmp_path / "mri_cross_domain_t2.npz") as file:
-        sites = {
-            s: np.bincount(file[f"{s}_site"], minlength=3).tolist()
-            for s in ("train", "val", "test")
-        }
+        counts = [
+            np.bincount(file[f"{s}_site"], minlength=3).tolist() for s in ("train", "val", "test")
+        ]
         image, target = file["test_images"][0] / 255, file["test_targets"][0] / 255
     # 16 slices of a volume at most; 9, 1 and 2 of IXI's twelve subjects
-    assert sites == {"train": [16, 3, 18], "val": [0, 0, 2], "test": [16, 3, 4]}
+    assert counts == [[16, 3, 18], [0, 0, 2], [16, 3, 4]]
     # a quarter of the columns of its spectrum is what is left of a slice
-    power = [np.abs(np.fft.fft2(one)) ** 2 for one in (image, target)]
-    assert power[0].sum() < power[1].sum() and image.mean() == pytest.approx(
-        target.mean(), rel=0.05
-    )
+    power = [np.sum(np.abs(np.fft.fft2(one)) ** 2) for one in (image, target)]
+    assert power[0] < power[1] and image.mean() == pytest.approx(target.mean(), rel=0.05)
     found = data.load("mri_cross_domain_t2_64", tmp_path)
     assert found.learns == "reconstruction" and found.test.images.shape[2:] == (256, 256)
     with h5py.File(path, "w") as file:
         file["kspace"] = np.zeros((2, 2))
-    refused("has no 'reconstruction_rss'; it holds: kspace", lambda: volumes.hdf5(path))
+    refused("it has no 'reconstruction_rss'", lambda: volumes.hdf5(path))
     path.write_bytes(b"no file of that kind")
     refused("cannot be read as a volume", lambda: volumes.hdf5(path))
     for kind in ("Training", "Validation"):
         name = f"BraTS20_{kind}_001"
-        path = folder / f"MICCAI_BraTS2020_{kind}Data/{name}/{name}_t1.nii"
-        save(path, np.ones((8, 8, 2), np.float32))
+        t1 = folder / f"MICCAI_BraTS2020_{kind}Data/{name}/{name}_t1.nii"
+        save(t1, np.ones((8, 8, 2), np.float32))
     refused("holds no AXT1 file", lambda: brains.heads(folder, "t1"))
 
 
-def test_the_stand_ins_of_2d_images(tmp_path):
+def test_the_substitutes_of_2d_images(tmp_path):
     folder = tmp_path / "QNN"
     for number in range(1, 97):
-        image = np.full((16, 16), 40 + number, np.uint8)
-        mask = np.zeros((16, 16), np.uint8)
+        image, mask = np.full((16, 16), 40 + number, np.uint8), np.zeros((16, 16), np.uint8)
         mask[4, : 1 + number % 12] = 255
         write(folder / f"images/{number}.png", image)
         write(folder / f"masks/{number}_mask.png", mask)
     write(folder / "images/7 (1).png", image)  # a second copy, which is left alone
-    data.convert("tumours_stand_in", folder, tmp_path)
-    data.convert("mri_stand_in", folder, tmp_path)
+    for name in ("tumours_stand_in", "mri_stand_in"):
+        data.convert(name, folder, tmp_path)
     # 24 of the 96: in every 24, 12 to train on, 4 public and 8 of the test
     tumours = data.load("tumours_stand_in_64", tmp_path)
     assert len(tumours.train) == 16 * 4 and tumours.test.images.shape == (8, 1, 128, 128)

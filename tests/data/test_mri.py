@@ -19,43 +19,30 @@ def test_a_mask_keeps_a_quarter_and_the_centre(kind, size):
     assert (mask == column_mask(size, 4, kind, Rng(0))).all()
 
 
-def test_the_centre_is_the_lowest_quarter():
+def test_which_columns_are_measured():
+    """A share of 0.08 of the lowest (fastMRI), 20 of 256; the others at equal distances or at random."""
     assert np.flatnonzero(column_mask(32, 4, "centre", Rng(0))).tolist() == [*range(12, 20)]
-
-
-@pytest.mark.parametrize("kind", ["random", "equispaced"])
-def test_the_lowest_frequencies_are_always_measured(kind):
-    """A share of 0.08 of them (fastMRI): 20 of 256."""
-    masks = [column_mask(256, 4, kind, Rng(seed)) for seed in range(20)]
-    assert all(mask[118:138].all() for mask in masks)
-    assert sum(mask[[117, 138]].any() for mask in masks) < 20
-
-
-def test_the_other_columns_are_at_equal_distances():
-    mask = column_mask(256, 4, "equispaced", Rng(0))
-    others = np.flatnonzero(np.delete(mask, np.s_[118:138]))
+    for kind in ("random", "equispaced"):
+        masks = [column_mask(256, 4, kind, Rng(seed)) for seed in range(20)]
+        assert all(mask[118:138].all() for mask in masks)
+        assert sum(mask[[117, 138]].any() for mask in masks) < 20
+    others = np.flatnonzero(np.delete(masks[0], np.s_[118:138]))
     assert len(others) == 44 and others[0] == 0 and others[-1] == 235
     assert set(np.diff(others).tolist()) == {5, 6}
 
 
-def test_all_measurements_give_the_image_back():
+def test_closed_forms():
+    """All measurements give the image back; the zero frequency alone the mean of each row."""
     images = np.random.default_rng(0).random((2, 8, 8))
     np.testing.assert_allclose(zero_filled(images, np.ones(8, bool)), images)
-
-
-def test_the_centre_alone_is_the_mean_of_each_row():
-    """With the zero frequency alone of every row, in closed form."""
-    images = np.random.default_rng(0).random((2, 8, 8))
-    only = np.arange(8) == 4
     wanted = np.repeat(images.mean(2, keepdims=True), 8, 2)
-    np.testing.assert_allclose(zero_filled(images, only), wanted)
+    np.testing.assert_allclose(zero_filled(images, np.arange(8) == 4), wanted)
 
 
-def test_volumes_of_other_axes_are_named():
-    with pytest.raises(InputError, match="is it a volume with other axes"):
-        zero_filled(np.zeros((8, 8, 5)), np.ones(8, bool))
-    with pytest.raises(InputError, match="is it a volume with other axes"):
-        zero_filled(np.zeros((2, 8, 8, 8)), np.ones(8, bool))
+def test_what_does_not_fit_is_named():
+    for shape in ((8, 8, 5), (2, 8, 8, 8)):
+        with pytest.raises(InputError, match="is it a volume with other axes"):
+            zero_filled(np.zeros(shape), np.ones(8, bool))
     with pytest.raises(InputError, match="random, equispaced or centre"):
         column_mask(8, 4, "spiral", Rng(0))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from core.data import pack
+from lab import datapack
 from lab.report import notebooks
 from lab.report.site.executing import seconds
 from lab.report.texts import plain
@@ -35,7 +35,7 @@ def fragments(executed: list[Path]) -> dict[str, str]:
         "exercises.md": markdown_table(
             classroom.exercise_table(map(notebooks.find, notebooks.chapters()))
         ),
-        "datapack.md": f"{', '.join(pack.shareable())}; {pack.LIMIT / 2**20:.0f} MB at most.\n",
+        "datapack.md": f"{', '.join(datapack.shareable())}; {datapack.LIMIT / 2**20:.0f} MB at most.\n",
         "times.md": markdown_table(_times(executed)),
         "versions.md": markdown_table(status.versions()),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,8 +38,7 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
     folder, room = data_root(root), limit - 2**16  # the rest is for LICENCES.md and the directory
     chosen: dict[str, tuple[Source, list[Path]]] = {}
     for size, name, source, files in sorted(_candidates(folder, room), key=lambda one: one[:2]):
-        new = name not in chosen and not any(files == taken for _, taken in chosen.values())
-        if new and size <= room:
+        if name not in chosen and size <= room:
             chosen[name], room = (source, files), room - size
     if not chosen:
         raise InputError(
@@ -47,16 +46,15 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
             "fedcon data get pneumoniamnist gets one"
         )
     rows = [
-        f"| {name} | {', '.join(str(file.relative_to(folder)) for file in files)} | "
+        f"| {name} | {', '.join(file.relative_to(folder).as_posix() for file in files)} | "
         f"{source.origin} | {source.licence} |\n"
         for name, (source, files) in chosen.items()
     ]
-    packed = [file for _, files in chosen.values() for file in files]
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             archive.writestr(_entry("LICENCES.md"), _HEAD + "".join(rows))
-            for one in packed:
+            for one in dict.fromkeys(one for _, files in chosen.values() for one in files):
                 archive.writestr(_entry(one.relative_to(folder).as_posix()), one.read_bytes())
 
     write_whole(target, write)
@@ -68,30 +66,26 @@ def shareable() -> list[str]:
     return [name for name, source in SOURCES.items() if source.licence.startswith(FREE)]
 
 
-def _packed(files: Sequence[Path], most: int) -> int:
-    """Bytes of files when they are packed; where these are more than `most`, a number above it."""
-    size = 0
-    for path in files:
-        packer = zlib.compressobj(1)
-        with path.open("rb") as file:
-            while size <= most and (block := file.read(2**20)):
-                size += len(packer.compress(block))
-        size += len(packer.flush())
-    return size
-
-
 def _candidates(folder: Path, most: int) -> Iterator[tuple[int, str, Source, list[Path]]]:
     """Bytes in a pack, name, source and files of each set that is here and may be passed on."""
-    for source in SOURCES.values():
+    seen = []
+    for source in map(SOURCES.__getitem__, shareable()):
         for size in source.sizes:
-            for layout in source.layouts(size):
-                files = [folder / path for path in source.whole(folder, layout)]
-                if (
-                    files
-                    and source.licence.startswith(FREE)
-                    and all(file.is_file() for file in files)
-                ):
-                    yield _packed(files, most), source.title(size), source, files
+            for paths in source.layouts(size):
+                below = [
+                    own for path in paths for own in (folder / path, *(folder / path).glob("*"))
+                ]
+                files = sorted({path for path in below if path.is_file() and path.name[0] != "."})
+                here = all((folder / path).exists() for path in paths)
+                if not (files and here) or files in seen or sum(map(_size, files)) > 50 * most:
+                    continue
+                seen.append(files)
+                packed = sum(len(zlib.compress(path.read_bytes(), 1)) for path in files)
+                yield packed, source.title(size), source, files
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
