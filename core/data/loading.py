@@ -248,8 +248,8 @@ def available(root: str | Path | None = None) -> list[DatasetInfo]:
                 wrong = "is no npz file with an array train_images"
         except InputError as error:
             wrong = str(error)
-        how = wrong or f"is {path.name}"
-        rows.append(DatasetInfo(path.stem, (), "your own file", "yours", not wrong, how))
+        name, how = (path.name, wrong) if wrong else (path.stem, f"is {path.name}")
+        rows.append(DatasetInfo(name, (), "your own file", "yours", not wrong, how))
     return rows
 
 

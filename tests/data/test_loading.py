@@ -148,9 +148,9 @@ def test_available_says_what_is_there_and_what_is_no_data_set(tmp_path, monkeypa
     }
     own = {row.name: row for row in rows if not row.sizes}
     assert {name for name in own if not own[name].present} == {
-        *("other", "broken", "odd name", "pipe", "zero", "digits")
+        *("other.npz", "broken.npz", "odd name.npz", "pipe.npz", "zero.npz", "digits.npz")
     }
-    assert "known here; rename your file" in own["digits"].how_to_get
+    assert "known here; rename your file" in own["digits.npz"].how_to_get
     with pytest.raises(InputError, match=r"digits is a data set that is known here; rename"):
         load("digits", tmp_path)
     known = {row.name: row for row in rows if row.sizes}
@@ -160,7 +160,7 @@ def test_available_says_what_is_there_and_what_is_no_data_set(tmp_path, monkeypa
     monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
     assert main(["data"]) == 0
     out = capsys.readouterr().out
-    assert "missing at 28" in out and "broken                not a data set" in out
+    assert "missing at 28" in out and "broken.npz            not a data set" in out
     assert "mine                  here, your own file" in out
 
 
