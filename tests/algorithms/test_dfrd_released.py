@@ -14,7 +14,7 @@ from core.rng import Rng
 from core.server.game import embedding_excess, transferability_loss
 from lab import rounds
 from tests.algorithms.on_digits import on_digits
-from tests.lab.test_records import AS_BEFORE
+from tests.lab.test_record import AS_BEFORE
 
 GAME = {"iterations": 2, "server_batch": 8, "generator_width": 4, "noise": 8}
 LOCAL = {"local_steps": 2, "batch_size": 16}
