@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from core.federation import Client, Runtime, Task
-from core.models import kernels
 from core.rng import Rng
 from timing import accuracy, clients_of, clock, keep, options, race, some_of, whole_run
 
@@ -88,7 +87,6 @@ def theirs(task: Task, clients: list[Client], epochs: int, seed: int) -> tuple[f
         with (
             contextlib.chdir(Path(folder, "system")),
             contextlib.redirect_stdout(io.StringIO()),
-            kernels.eager(),
         ):
             server = Server(given, 0)
             server.train()

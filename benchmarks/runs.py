@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from core.condensation import siamese_augment
 from core.data import Dataset, Split
 from core.federation import Client, Runtime, Task
-from core.models import FeatureGenerator, fresh, kernels
+from core.models import FeatureGenerator, fresh
 from core.rng import Rng
 from core.server import Projector
 from timing import clients_of, keep, options, race, whole_run
@@ -184,8 +184,7 @@ def measure(runtime: Runtime, pairs: int) -> dict[str, Any]:
     for name, (loop, members, settings, variant) in contestants.items():
 
         def plain(_: int, loop: Any = loop, members: list[Client] = members) -> None:
-            with kernels.eager():
-                loop(members)
+            loop(members)
 
         def ours(_: int, given: Any = (members, name, settings, variant)) -> None:
             whole_run(*given)

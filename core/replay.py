@@ -1,4 +1,4 @@
-"""Steps of training as one piece of work for a GPU.
+"""Steps of training replayed as one CUDA graph, PyTorch's `torch.cuda.CUDAGraph`.
 
 A step on a batch of a small network is some two hundred operations, each of which takes longer to
 start from Python than to compute. A CUDA graph holds all of them: it is recorded once and then
@@ -12,10 +12,8 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -24,97 +22,46 @@ from torch.overrides import TorchFunctionMode
 WARM = 3
 #: steps from which a recording pays: it takes as long as some twenty-five
 WORTH = 100
-#: devices on which a recording failed in a way that leaves PyTorch's graphs unusable
-_spoilt: set[torch.device] = set()
-_rehearsed: ContextVar[bool] = ContextVar("rehearsed", default=False)
 
 
-class Replayable(Protocol):
-    """Work on a GPU that was recorded."""
-
-    def replay(self) -> None:
-        """Do it again."""
-
-
-@contextmanager
-def rehearsal() -> Iterator[None]:
-    """Within it a step is taken as it will be recorded."""
-    token = _rehearsed.set(True)
-    try:
-        yield
-    finally:
-        _rehearsed.reset(token)
-
-
-def rehearsed() -> bool:
-    """Whether what is started now will be replayed, so that many small programs of a GPU take no
-    longer to start than a few.
+def record(work: Callable[[], None], draws: Sequence[torch.Generator]) -> torch.cuda.CUDAGraph:
+    """The graph of what `work` starts on the current GPU, recorded and not done; `draws` are the
+    generators there that it draws from. Raises RuntimeError where it waits for the GPU or takes
+    something from the host.
     """
-    return _rehearsed.get()
-
-
-def record(
-    work: Callable[[], None], device: torch.device, draws: Sequence[torch.Generator]
-) -> Replayable:
-    """What `work` starts on a GPU, recorded and not done; `draws` are the generators there that it
-    draws from. Raises RuntimeError where it waits for the GPU or takes something from the host.
-    """
-    with torch.cuda.device(device):
-        stream, mode = torch.cuda.current_stream(), torch.cuda.get_sync_debug_mode()
-        graph = torch.cuda.CUDAGraph()
-        for generator in draws:
-            graph.register_generator_state(generator)
+    graph, mode = torch.cuda.CUDAGraph(), torch.cuda.get_sync_debug_mode()
+    for generator in draws:
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch calls the mode below a prototype
+        torch.cuda.set_sync_debug_mode("error")  # else CUDA would end the recording half-way
         try:
-            with torch.cuda.graph(graph, stream=_aside(device)):
-                # who waits is told so by PyTorch: CUDA would end the recording, and leave half of it
-                _when_waiting("error")
-                try:
-                    work()
-                finally:
-                    _when_waiting(mode)
+            work()
         finally:
-            torch.cuda.set_stream(stream)  # an error leaves the stream of the recording behind
+            torch.cuda.set_sync_debug_mode(mode)
     return graph
 
 
-@functools.cache
-def _aside(device: torch.device) -> torch.cuda.Stream:
-    """Where recordings are made: PyTorch's own stream for them belongs to one device."""
-    return torch.cuda.Stream(device)
+class GeneratorsInUse(TorchFunctionMode):
+    """Collects, while it is entered, the generators of GPUs that are drawn from."""
 
-
-def _when_waiting(mode: int | str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that this is a prototype
-        torch.cuda.set_sync_debug_mode(mode)
-
-
-class _Draws(TorchFunctionMode):
-    """Notes the generators of a device that are drawn from."""
-
-    def __init__(self, device: torch.device, found: list[torch.Generator]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.device, self.found = device, found
+        self.generators: list[torch.Generator] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = (kwargs or {}).get("generator")
-        # one that was made for "cuda" does not say which GPU that was
-        places = (self.device, torch.device(self.device.type))
-        here = isinstance(made, torch.Generator) and made.device in places
-        if here and not any(made is one for one in self.found):
-            self.found.append(made)  # type: ignore[arg-type]
+        used = (kwargs or {}).get("generator")
+        if used is not None and used.device.type == "cuda" and used not in self.generators:
+            self.generators.append(used)
         return func(*args, **(kwargs or {}))
 
 
 class Steps:
     """Steps of training, replayed where that pays.
 
-    Args:
-        step: takes a step on the batch with these indices (n,).
-        total: how many steps will be taken.
-        size: indices in all batches but those that end a pass over the data.
-        device: where the indices are.
-        able: whether nothing that a step needs is counted or decided on the host.
+    `step` takes one on the batch with these indices (n,) on a `device`; `total` will be taken, all on
+    `size` indices but those that end a pass over the data. `able`: nothing that a step needs is
+    counted or decided on the host.
     """
 
     def __init__(
@@ -125,23 +72,28 @@ class Steps:
         device: torch.device,
         able: bool = True,
     ) -> None:
-        self.step, self.size, self.device = step, size, device
-        self.worth = able and device.type == "cuda" and total >= WORTH and device not in _spoilt
-        self.warm = 0
-        self.batch = torch.zeros(size, dtype=torch.int64, device=device)
-        self.draws: list[torch.Generator] = []
-        self.recorded: Replayable | None = None
+        self.step, self.batch = step, torch.zeros(size, dtype=torch.int64, device=device)
+        self.worth = able and device.type == "cuda" and total >= WORTH
+        self.warm, self.draws = 0, GeneratorsInUse()
+        self.recorded: torch.cuda.CUDAGraph | None = None
 
     def take(self, batch: torch.Tensor) -> None:
         """A step on a batch."""
-        if not self.worth or len(batch) != self.size:
+        if not self.worth or len(batch) != len(self.batch):
             self.step(batch)
         elif self.warm < WARM:
             self.warm += 1
-            with rehearsal(), _Draws(self.device, self.draws):
+            with self.draws:
                 self.step(batch)
         else:
-            self._replay(batch)
+            self.batch.copy_(batch)
+            try:
+                work = functools.partial(self.step, self.batch)
+                self.recorded = self.recorded or record(work, self.draws.generators)
+            except RuntimeError as error:
+                self.worth = False
+                say_once(str(error.__context__ or error).strip().partition("\n")[0])
+            self.recorded.replay() if self.recorded else self.step(batch)
 
     def forget(self) -> None:
         """Record anew, after one more step from Python: a rate or a weight has changed, which a
@@ -149,32 +101,8 @@ class Steps:
         """
         self.recorded, self.warm = None, min(self.warm, WARM - 1)
 
-    def _replay(self, batch: torch.Tensor) -> None:
-        self.batch.copy_(batch)
-        if self.recorded is None and (why := self._record()):
-            self.worth = False
-            _tell(why)
-            self.step(batch)
-            return
-        assert self.recorded is not None
-        self.recorded.replay()
-
-    def _record(self) -> str:
-        """Record a step; why that cannot be, or nothing."""
-        try:
-            with rehearsal():
-                self.recorded = record(lambda: self.step(self.batch), self.device, self.draws)
-        except RuntimeError as error:
-            if isinstance(error, torch.AcceleratorError):
-                _spoilt.add(self.device)
-            first: BaseException = error
-            while first.__context__ is not None:
-                first = first.__context__
-            return str(first).strip().partition("\n")[0] or type(first).__name__
-        return ""
-
 
 @functools.cache
-def _tell(reason: str) -> None:
-    """Say once why nothing is replayed."""
+def say_once(reason: str) -> None:
+    """Print why nothing is replayed."""
     print(f"steps of training are started one by one, slower: {reason}", file=sys.stderr)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from core import replay
-from core.federation import Schedule, abreast, rounds
+from core.federation import Schedule, rounds, stacked_training
 from core.federation.local_training import LocalTraining
 from core.rng import Rng
 from core.training import train
@@ -28,7 +28,7 @@ SUBJECTS = {name: each for name, each in subjects().items() if each.name not in 
 def recorder(places, taped):
     """What takes the place of `core.replay.record`; the recordings end in a list."""
 
-    def record(work, device, draws):
+    def record(work, draws):
         taped.append(Tape(places, work, draws))
         return taped[-1]
 
@@ -41,7 +41,7 @@ def trained(subject, monkeypatch, worth, small=0):
     with elsewhere() as places, monkeypatch.context() as patched:
         patched.setattr(replay, "WORTH", worth)
         patched.setattr(replay, "record", recorder(places, taped))
-        patched.setattr(abreast, "SMALL", small)  # what is smaller has a loop of its own
+        patched.setattr(stacked_training, "SMALL", small)  # what is smaller has a loop of its own
         there, clients = on_a_gpu(subject.task_kind, slice(0, 14), slice(14, 31))
         steps = {name: 8 for name in TURNS if getattr(subject.settings, name, None)}
         algorithm = subject.kind(
@@ -65,7 +65,7 @@ def test_an_algorithm_learns_the_same(subject, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "feddistill tracking=run", "fedgen"])
-def test_clients_abreast_learn_the_same(name, monkeypatch, capsys):
+def test_stacked_clients_learn_the_same(name, monkeypatch, capsys):
     usual, _ = trained(SUBJECTS[name], monkeypatch, 10**9, small=10**9)
     replayed, taped = trained(SUBJECTS[name], monkeypatch, 0, small=10**9)
     assert taped and "one by one" not in capsys.readouterr().err
@@ -130,21 +130,8 @@ def test_a_batch_that_holds_all_images_is_replayed_too(monkeypatch):
     assert found == pytest.approx(6.0) and len(taped) == 1
 
 
-def test_a_recorded_step_knows_that_it_is(monkeypatch):
-    known = []
-
-    def objective(model, images, labels):
-        known.append((len(labels), replay.rehearsed()))
-        return -model.bias.sum()
-
-    with elsewhere() as places:
-        fitted(monkeypatch, places, objective)
-    # ten images make batches of 4, 4 and 2; the last of a pass is taken from Python
-    assert set(known) == {(4, True), (2, False)} and not replay.rehearsed()
-
-
 def test_what_needs_the_host_is_done_step_by_step_and_told_once(monkeypatch, capsys):
-    replay._tell.cache_clear()
+    replay.say_once.cache_clear()
     calls = []
 
     def objective(model, images, labels):

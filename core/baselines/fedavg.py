@@ -32,9 +32,9 @@ from core.federation import (
     network_form,
     pack,
 )
-from core.federation.abreast import Learner, abreast, learn_abreast
 from core.federation.local_training import LocalLoss
 from core.federation.schedule import EVALUATORS, Schedule
+from core.federation.stacked_training import Learner, clients_at_once, train_stacked
 from core.federation.tensors import put, take, weights
 from core.progress import counted
 from core.rng import Rng
@@ -174,7 +174,7 @@ class FedAvg(OwnModels):
         if len(jobs) > 1:
             client, message, _ = jobs[0]
             image = client.some(torch.zeros(1, dtype=torch.int64))
-            size = abreast(self.start(client, message), image, self.settings)
+            size = clients_at_once(self.start(client, message), image, self.settings)
         return [jobs[k : k + size] for k in range(0, len(jobs), size)]
 
     def _stacked_update(self, group: list[Job]) -> dict[int, Message] | None:
@@ -197,7 +197,7 @@ class FedAvg(OwnModels):
             )
             for (client, message, rng), loss in zip(group, losses, strict=True)
         ]
-        learn_abreast(group[0][0].task, learners, self.settings)
+        train_stacked(group[0][0].task, learners, self.settings)
         return {
             client.id: self.answer(client, learner.model)
             for (client, *_), learner in zip(group, learners, strict=True)

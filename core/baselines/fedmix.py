@@ -33,8 +33,6 @@ from core.baselines import fedavg
 from core.checks import number, whole
 from core.federation import CLASSIFICATION, SERVER, Client, Field, Ledger, Message, State, Task
 from core.federation.tensors import put, put_each, take, take_each
-from core.models.batchnorm import quicken
-from core.models.slopes import along
 from core.rng import Rng
 from core.training import Objective
 
@@ -69,11 +67,6 @@ class FedMix(fedavg.FedAvg):
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model; no averages yet."""
         return State(task, super().initialise(task, rng).tensors, {"averaged": [], "sent": {}})
-
-    def network(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-        """The network; its batch normalisation has a slope that can be differentiated."""
-        network = super().network(task, tensors)
-        return quicken(network) if self.settings.mixup else network
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """Averages of clients that take part for the first time go up, then a round of FedAvg."""
@@ -170,24 +163,23 @@ def mixup_loss(
 ) -> torch.Tensor:
     """The loss of Algorithm 2, a scalar: mixup to first order in lambda.
 
-    l_3 needs the slope of l_1 along x_g only, which takes less time than a gradient of a gradient.
-
     Args:
-        model: from inputs (B, C, H, W) to logits, as `along` wants it.
+        model: from inputs (B, C, H, W) to logits, twice differentiable.
         loss: from logits and labels, or shares of classes, to the mean loss.
         x, y: a batch and its labels (B,); x_g (1, C, H, W), y_g (1, classes): an average and its
             shares of classes.
         share: lambda.
     """
-    outputs, slope = along(model, (1 - share) * x, x_g)
+    x = ((1 - share) * x).requires_grad_()
+    outputs = model(x)
     # l_1 = (1 - lambda) l(f((1 - lambda) x), y)
     own = (1 - share) * loss(outputs, y)
     # l_2 = lambda l(f((1 - lambda) x), y_g)
     other = share * loss(outputs, y_g.expand(len(y), -1))
-    # l_3 = lambda d l_1 / dx . x_g = lambda d l_1 / df . (df / dx . x_g); l_1 is the mean over the batch,
-    # so the sum over images is the mean of their terms
-    (pull,) = torch.autograd.grad(own, outputs, create_graph=True)
-    return own + other + share * (pull * slope).sum()
+    # l_3 = lambda d l_1 / dx . x_g; l_1 is the mean over the batch, so the sum over images is the mean
+    # of their terms
+    (gradient,) = torch.autograd.grad(own, x, create_graph=True)
+    return own + other + share * (gradient * x_g).sum()
 
 
 def averages_format(state: State) -> dict[str, Field]:

@@ -12,10 +12,10 @@ from typing import Any
 import attrs
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from core.errors import InputError
 from core.models import Classifier, replace_layers
-from core.models.fused import FusedNorm, affine, standardise
 from core.models.tensors import at_least_float32
 
 
@@ -178,7 +178,7 @@ class RunningAverage(Normalisation):
         return (before or self.start).blend(batch, 0.1)
 
 
-class GroupwiseNorm(FusedNorm):
+class GroupwiseNorm(nn.Module):
     """Batch normalisation with statistics per group, as one scale and one shift per image and
     channel.
     """
@@ -190,30 +190,40 @@ class GroupwiseNorm(FusedNorm):
         self.bias = nn.Parameter(layer.bias.detach(), requires_grad=False)
         self.eps, self.position, self.current = layer.eps, position, current
 
-    def activate(
-        self, maps: torch.Tensor, shortcut: torch.Tensor | None, slope: float, pool: int
-    ) -> torch.Tensor:
-        """The normalised maps and what follows them: see `core.models.fused.activate`."""
-        return self.normalised(maps, 0.0, shortcut, slope, pool)
-
-    def biased(self, maps: torch.Tensor, bias: torch.Tensor, *rest: Any) -> torch.Tensor:
-        """The same of maps to which a bias is still to be added: it moves means, and no map."""
-        return self.normalised(maps, bias, *rest)
-
-    def normalised(
-        self, maps: torch.Tensor, bias: torch.Tensor | float, *rest: Any
-    ) -> torch.Tensor:
-        """What both give: maps (N, C, H, W) by the statistics of the pass, and what follows them."""
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Maps (N, C, H, W), normalised by the statistics of the pass."""
         current = self.current
         if current.given is None:
-            result, mean, variance = standardise(
-                maps, self.weight, self.bias, current.group, current.groups, self.eps, *rest
-            )
-            current.of_batch[self.position] = mean + bias, variance
-            return result
-        scale = (current.given.variances[self.position] + self.eps).rsqrt() * self.weight
-        shift = self.bias - (current.given.means[self.position] - bias) * scale
-        return affine(maps, scale[current.group], shift[current.group], *rest)
+            mean, variance = group_moments(maps, current.group, current.groups)
+            current.of_batch[self.position] = mean, variance
+        else:
+            mean = current.given.means[self.position]
+            variance = current.given.variances[self.position]
+        scale = (variance + self.eps).rsqrt() * self.weight
+        shift = self.bias - mean * scale
+        scale, shift = (each[current.group][:, :, None, None] for each in (scale, shift))
+        # in the precision of the statistics; only the result is rounded
+        return torch.addcmul(shift, maps, scale).to(maps.dtype)
+
+
+def group_moments(
+    maps: torch.Tensor, group: torch.Tensor, groups: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and biased variance (G, C), at least in float32, of maps (N, C, H, W) over the images and
+    positions of each group, `group` (N,) int64.
+    """
+    wide = at_least_float32(maps)
+    # about a value of each channel: of squares far from zero a sum keeps no variance
+    pivot = wide.detach()[0, :, 0, 0]
+    off = wide - pivot[:, None, None]
+    members = F.one_hot(group, groups).T.double()
+    counts = members.sum(1, keepdim=True).clamp_min(1) * maps[0, 0].numel()
+    # a product, not index_add, whose order of sums on a GPU is left to chance
+    mean, square = (
+        members @ values.sum((2, 3)).double() / counts for values in (off, off.square())
+    )
+    variance = (square - mean.square()).clamp_min(0)
+    return (mean + pivot).to(wide.dtype), variance.to(wide.dtype)
 
 
 @attrs.define(eq=False)

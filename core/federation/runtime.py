@@ -16,9 +16,6 @@ import attrs
 import torch
 
 from core.errors import InputError, unknown
-from core.models import kernels
-from core.models.convolution import has_tiles
-from core.models.kernels import on_gpu
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 #: runs in parallel, at most: each holds data and maps of its own
@@ -26,14 +23,6 @@ MOST_RUNS = 8
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 numbers in hardware (AVX-512 BF16 or AMX)."""
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    if capabilities:
-        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
 
 
 def finish(device: torch.device) -> None:
@@ -46,7 +35,7 @@ def vectors() -> str:
     """What PyTorch computes with on this CPU, as in "AVX2", "AVX512", or "AMX" where there are units
     for the products of matrices besides.
     """
-    if has_tiles():
+    if torch.cpu.get_capabilities().get("amx_tile"):
         return "AMX"
     return torch.backends.cpu.get_cpu_capability()
 
@@ -65,7 +54,8 @@ class Runtime:
 
     @classmethod
     def choose(cls, device: str = "auto", precision: str = "auto") -> Runtime:
-        """The best this machine offers: CUDA before CPU, bfloat16 where the hardware multiplies it.
+        """The runtime of these names. "auto" is CUDA before CPU, and float32, which does not depend on
+        the machine.
 
         Raises InputError for a device that is not there and for an unknown precision.
         """
@@ -81,11 +71,7 @@ class Runtime:
             raise InputError(
                 f"there is no device {device}; this machine has {torch.cuda.device_count()} of CUDA"
             )
-        if precision == "auto":
-            fast = (
-                torch.cuda.is_bf16_supported() if device.startswith("cuda") else cpu_has_bfloat16()
-            )
-            precision = "bfloat16" if fast else "float32"
+        precision = "float32" if precision == "auto" else precision
         if precision not in PRECISIONS:
             raise unknown("precision", precision, ("auto", *PRECISIONS))
         if device.startswith("cuda"):
@@ -116,7 +102,7 @@ class Runtime:
             return
         pool = ThreadPoolExecutor(min(threads, MOST_RUNS), "run", torch.set_num_threads, (1,))
         try:
-            # what holds for the caller, such as `kernels.eager`, holds in the threads
+            # what holds for the caller, such as who hears of progress, holds in the threads
             here = copy_context()
             yield from pool.map(lambda item: here.copy().run(function, item), items)
         finally:
@@ -163,6 +149,6 @@ class Runtime:
             "cpu": vectors(),
             "precision": self.precision,
             "threads": torch.get_num_threads(),
-            "kernels": (kernels if self.device.type == "cpu" else on_gpu).in_use(),
+            "kernels": "eager",  # PyTorch's own; older records may have "fused"
             "platform": platform.system(),
         }

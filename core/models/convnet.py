@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from core.checks import check_whole
 from core.errors import InputError
 from core.models.classifier import Classifier, at_least, check_name
-from core.models.convolved import convolved
 
 #: no image can be halved more often
 DEEPEST = 16
@@ -79,7 +79,7 @@ class Block(nn.Module):
     def __init__(self, inputs: int, width: int, norm: str, padding: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(inputs, width, 3, padding=padding)
-        self.norm: nn.Module | None = None
+        self.norm: nn.Module = nn.Identity()
         if norm == "batch":
             self.norm = nn.BatchNorm2d(width)
         elif norm == "instance":
@@ -87,4 +87,4 @@ class Block(nn.Module):
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """The block's output maps."""
-        return convolved(self.conv, maps, self.norm, pool=2)
+        return F.avg_pool2d(F.relu(self.norm(self.conv(maps))), 2)

@@ -14,8 +14,6 @@ from torch.nn import functional
 
 from core.errors import InputError, unknown
 from core.models.classifier import at_least
-from core.models.convolved import convolved
-from core.models.fused import activate
 from core.models.initialisation import initialise
 from core.rng import Rng
 
@@ -126,11 +124,11 @@ class ImageGenerator(nn.Module):
                 f"{'without' if labels is None else 'with'} labels"
             )
         entry = noise if labels is None else _with_labels(noise, labels, self.classes)
-        maps = activate(
-            self.seed(entry).unflatten(1, (-1, self.side, self.side)), self.norm0, slope=1.0
-        )
-        maps = convolved(self.conv1, _twice(maps), self.norm1, slope=SLOPE)
-        maps = convolved(self.conv2, _twice(maps, self.smooth), self.norm2, slope=SLOPE)
+        maps = self.norm0(self.seed(entry).unflatten(1, (-1, self.side, self.side)))
+        maps = self.norm1(self.conv1(_twice(maps)))
+        maps = functional.leaky_relu(maps, SLOPE)
+        maps = self.norm2(self.conv2(_twice(maps, self.smooth)))
+        maps = functional.leaky_relu(maps, SLOPE)
         return self.out(maps).sigmoid()[..., : self.size, : self.size]
 
 
@@ -168,8 +166,8 @@ class PatchDiscriminator(nn.Module):
         """Logits (N, 1, S / 4, S / 4), positive for real, of normalised images (N, channels, S,
         S).
         """
-        maps = activate(self.conv1(images), slope=SLOPE)
-        maps = activate(self.conv2(maps), self.norm, slope=SLOPE)
+        maps = functional.leaky_relu(self.conv1(images), SLOPE)
+        maps = functional.leaky_relu(self.norm(self.conv2(maps)), SLOPE)
         return self.out(maps)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from core.errors import InputError
 from core.models.classifier import Classifier, at_least
-from core.models.convolution import NARROW
-from core.models.convolved import convolved
-from core.models.images_last import turned
 
 
 class LeNet(Classifier):
@@ -50,8 +48,6 @@ class LeNet(Classifier):
         for name, value in (("first", first), ("second", second), ("features", features)):
             at_least(name, value, 1)
         side = -(-size // 4)  # each convolution halves the side, rounded up
-        #: whether `embed` begins with `turned`
-        self.images_last = second <= NARROW
         self.conv1 = nn.Conv2d(channels, first, 3, stride=2, padding=1)
         self.norm1 = nn.BatchNorm2d(first)
         self.conv2 = nn.Conv2d(first, second, 3, stride=2, padding=1)
@@ -61,7 +57,6 @@ class LeNet(Classifier):
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
         """Features (N, `features`)."""
-        maps = turned(images) if self.images_last else images
-        maps = convolved(self.conv1, maps, self.norm1)
-        maps = convolved(self.conv2, maps, self.norm2)
+        maps = F.relu(self.norm1(self.conv1(images)))
+        maps = F.relu(self.norm2(self.conv2(maps)))
         return self.hidden(maps.flatten(1))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
-
-from core.models.convolved import convolved
-from core.models.fused import activate
+from torch.nn import functional as F
 
 
 class BasicBlock(nn.Module):
@@ -41,38 +37,6 @@ class BasicBlock(nn.Module):
         """The block's output maps."""
         shortcut = maps
         if self.downsample is not None:
-            conv, norm = self.downsample
-            maps, thinned = _thinned(maps, self.stride)
-            shortcut = activate(conv(thinned), norm, slope=1.0)
-        maps = convolved(self.conv1, maps, self.bn1)
-        return convolved(self.conv2, maps, self.bn2, shortcut=shortcut)
-
-
-def _thinned(maps: torch.Tensor, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The maps, and beside them every so many-th of their rows and columns."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return maps, maps[..., ::stride, ::stride]
-    return _Thinned.apply(maps, stride)
-
-
-class _Thinned(torch.autograd.Function):
-    """PyTorch's gradient of such a choice is a new map of zeros with channels first, to which all that
-    comes after is added slowly; here it is added to that of the maps where they lie.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, maps: torch.Tensor, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.stride = stride
-        return maps.view_as(maps), maps[..., ::stride, ::stride]
-
-    @staticmethod
-    def jvp(ctx: Any, t: torch.Tensor, _: None) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        return t.view_as(t), t[..., :: ctx.stride, :: ctx.stride]
-
-    @staticmethod
-    def backward(
-        ctx: Any, d_maps: torch.Tensor, d_thinned: torch.Tensor
-    ) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        total = d_maps.clone()
-        total[..., :: ctx.stride, :: ctx.stride] += d_thinned
-        return total, None
+            shortcut = self.downsample(maps[..., :: self.stride, :: self.stride])
+        maps = F.relu(self.bn1(self.conv1(maps)))
+        return F.relu(self.bn2(self.conv2(maps)) + shortcut)

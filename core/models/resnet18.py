@@ -8,7 +8,6 @@ from torch.nn import functional
 
 from core.errors import InputError
 from core.models.classifier import Classifier, check_name
-from core.models.convolved import convolved
 from core.models.residual import BasicBlock
 
 STEMS = ("auto", "imagenet", "small")
@@ -68,7 +67,7 @@ class ResNet18(Classifier):
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
         """Features (N, 512); with the released pooling 512 for every 4x4 window of the last map."""
-        maps = self.maxpool(convolved(self.conv1, images, self.bn1))
+        maps = self.maxpool(functional.relu(self.bn1(self.conv1(images))))
         maps = self.layer4(self.layer3(self.layer2(self.layer1(maps))))
         if self.pool == "whole":
             return maps.mean((2, 3))

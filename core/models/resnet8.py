@@ -8,7 +8,6 @@ from torch.nn import functional
 
 from core.errors import InputError
 from core.models.classifier import Classifier, at_least
-from core.models.convolved import convolved
 from core.models.residual import BasicBlock
 
 
@@ -62,6 +61,6 @@ class ResNet8(Classifier):
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
         """Features (N, 4 * width * grid * grid)."""
-        maps = convolved(self.conv1, images, self.bn1)
+        maps = functional.relu(self.bn1(self.conv1(images)))
         maps = self.layer3(self.layer2(self.layer1(maps)))
         return functional.avg_pool2d(maps, self.window, ceil_mode=True).flatten(1)

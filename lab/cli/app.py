@@ -66,7 +66,7 @@ def one_seed(text: str) -> int:
 
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Precision = Annotated[str, typer.Option(help="auto, float32 or bfloat16 (convolutions only).")]
+Precision = Annotated[str, typer.Option(help="float32 (also: auto), or bfloat16 for convolutions.")]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder for records and checkpoints; default: the book's results."),

@@ -171,7 +171,9 @@ def test_after_so_many_batches_a_client_has_its_images_only(
     task, clients, after_two, monkeypatch, side_by_side
 ):
     """As far as the bound it is FedGen bit for bit, and from there on it goes FedAvg's way."""
-    monkeypatch.setattr("core.baselines.fedavg.abreast", lambda *given: 2 if side_by_side else 1)
+    monkeypatch.setattr(
+        "core.baselines.fedavg.clients_at_once", lambda *given: 2 if side_by_side else 1
+    )
     pair = clients[:2]
 
     def trained(steps, bound, start=after_two, **more):

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from core import algorithms
 from core.baselines.fedmix import averages, mixup_loss
 from core.federation import Client, Message
-from core.models import build, initialise
-from core.models.batchnorm import quicken
+from core.models import initialise
 from core.rng import Rng
 from lab import rounds
 from tests.algorithms.on_digits import on_digits
@@ -27,7 +26,7 @@ def smooth():
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Softplus(), nn.Flatten(), nn.Linear(16, 3)
     )
-    initialise(quicken(model), Rng(0))
+    initialise(model, Rng(0))
     x, x_g = torch.randn(6, 1, 4, 4, generator=draws).double().split((5, 1))
     return (
         model.double(),
@@ -76,52 +75,6 @@ def test_the_gradient_of_the_weights_by_finite_differences(smooth):
     assert torch.autograd.gradcheck(
         loss, model[0].weight.detach().clone().requires_grad_(), atol=1e-6
     )
-
-
-def by_gradients(model, loss, x, y, x_g, y_g, share):
-    """The loss as Algorithm 2 writes it, with d l_1 / dx itself."""
-    x = ((1 - share) * x).requires_grad_()
-    outputs = model(x)
-    own, other = loss(outputs, y), loss(outputs, y_g.expand(len(y), -1))
-    (gradient,) = torch.autograd.grad((1 - share) * own, x, create_graph=True)
-    return (1 - share) * own + share * other + share * (gradient * x_g).sum()
-
-
-@pytest.mark.parametrize(
-    "name, options",
-    [
-        ("convnet", {"width": 64}),
-        ("convnet", {"norm": "instance", "width": 32}),
-        ("convnet", {"norm": "none", "width": 32}),
-        ("lenet", {}),
-        ("resnet8", {"width": 32}),
-    ],
-)
-@pytest.mark.parametrize(
-    "kind, bound", [(torch.float64, 1e-10), (torch.float32, 0.05), (torch.bfloat16, 0.4)]
-)
-def test_loss_and_gradient_are_those_with_a_gradient_of_a_gradient(name, options, kind, bound):
-    """By PyTorch's own layers in float64; rounding moves some values over the kinks of ReLU. The bound is
-    a share of what the Taylor term itself changes, so that it would be missed.
-    """
-    draws = torch.Generator().manual_seed(1)
-    x, x_g = torch.randn(17, 3, 16, 16, generator=draws).split((16, 1))
-    y, y_g = torch.randint(4, (16,), generator=draws), torch.tensor([[0.1, 0.2, 0.3, 0.4]])
-
-    def found(way, kind, x_g):
-        """Loss and gradient of the matrices, in float64."""
-        wide = torch.float32 if kind == torch.bfloat16 else kind
-        model = build(name, 3, 16, 4, Rng(0), **options).to(wide).train()
-        model = quicken(model) if way == mixup_loss else model
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind == torch.bfloat16):
-            loss = way(model, F.cross_entropy, x.to(wide), y, x_g.to(wide), y_g.to(wide), 0.2)
-        loss.backward()
-        slopes = [weight.grad for weight in model.parameters() if weight.ndim > 1]
-        return torch.cat([loss.detach().view(1), *(one.flatten() for one in slopes)]).double()
-
-    ours = found(mixup_loss, kind, 10 * x_g)
-    theirs, without = (found(by_gradients, torch.float64, k * x_g) for k in (10, 0))
-    assert float((ours - theirs).norm()) < bound * float((without - theirs).norm())
 
 
 def test_the_terms_of_a_linear_model_in_closed_form():

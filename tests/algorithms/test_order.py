@@ -52,13 +52,13 @@ def taken(monkeypatch, run, task):
 
 
 @pytest.mark.parametrize("order", ["by_class", "stored"])
-@pytest.mark.parametrize("abreast", [True, False])
-def test_batches_are_those_of_the_authors_loader(monkeypatch, task, abreast, order):
+@pytest.mark.parametrize("stacked", [True, False])
+def test_batches_are_those_of_the_authors_loader(monkeypatch, task, stacked, order):
     """A loader that does not shuffle, over images in some order, whose iterator goes on from round to
     round and begins again where it is at its end.
     """
-    if not abreast:
-        monkeypatch.setattr(fedavg, "abreast", lambda *_: 1)
+    if not stacked:
+        monkeypatch.setattr(fedavg, "clients_at_once", lambda *_: 1)
     run = attrs.evolve(RUN, active=4, settings=RUN.settings | {"order": order})
     seen, clients, _ = taken(monkeypatch, run, task)
     assert len({len(found) for found in seen.values()}) > 1  # some took part more often
@@ -82,11 +82,11 @@ def test_each_image_comes_once_in_a_pass():
     assert torch.equal(later, torch.cat([order[8:], order]))
 
 
-def test_clients_abreast_learn_what_they_learn_alone(monkeypatch, task):
+def test_stacked_clients_learn_what_they_learn_alone(monkeypatch, task):
     # a batch of one class at ten times the rate makes of rounding a difference in four rounds
     run = attrs.evolve(RUN, settings=RUN.settings | {"lr": 0.005})
     *_, together = rounds(run, task=task)
-    monkeypatch.setattr(fedavg, "abreast", lambda *_: 1)
+    monkeypatch.setattr(fedavg, "clients_at_once", lambda *_: 1)
     *_, alone = rounds(run, task=task)
     for name, value in alone.state.tensors.items():
         torch.testing.assert_close(together.state.tensors[name], value, rtol=1e-5, atol=1e-5)

@@ -9,8 +9,8 @@ from torch import nn
 
 from core import models
 from core.condensation import LatentEncoder, LatentStatistics
+from core.condensation.latent import group_moments
 from core.errors import InputError
-from core.models.fused import standardise
 from core.rng import Rng
 
 NETWORKS = [("convnet", {"width": 8}), ("resnet8", {}), ("resnet18", {}), ("lenet", {})]
@@ -116,18 +116,12 @@ def test_groups_in_one_batch_are_as_if_alone(name, options):
     assert all(torch.isfinite(value).all() for value in statistics.means + statistics.variances)
 
 
-def moments(maps, group, groups):
-    """Means and variances of maps with two channels, as a layer takes them."""
-    scale, shift = torch.ones(2, dtype=maps.dtype), torch.zeros(2, dtype=maps.dtype)
-    return standardise(maps, scale, shift, group, groups, 1e-5)[1:]
-
-
 def test_moments_equal_numpy():
     maps, group = (
         np.random.default_rng(0).normal(3, 2, (7, 2, 3, 5)),
         np.array([0, 1, 0, 2, 2, 0, 1]),
     )
-    mean, variance = moments(torch.tensor(maps), torch.tensor(group), 3)
+    mean, variance = group_moments(torch.tensor(maps), torch.tensor(group), 3)
     for g in range(3):
         values = maps[group == g]
         np.testing.assert_allclose(mean[g], values.mean((0, 2, 3)), rtol=1e-10)
@@ -136,31 +130,10 @@ def test_moments_equal_numpy():
 
 def test_a_mean_far_from_zero_keeps_its_variance():
     maps = torch.randn(64, 2, 8, 8, generator=torch.Generator().manual_seed(0)) + 30
-    _, variance = moments(maps, zeros(maps), 1)
+    _, variance = group_moments(maps, zeros(maps), 1)
     torch.testing.assert_close(
         variance[0].double(), maps.double().var((0, 2, 3), correction=0), rtol=1e-3, atol=0
     )
-
-
-@pytest.mark.parametrize("fixed", [False, True])
-def test_a_bias_that_is_left_to_a_layer_is_one_that_the_maps_have(fixed):
-    """As on a GPU, where a convolution leaves its bias to the normalisation that follows."""
-    encoder = LatentEncoder(network(width=8).double())
-    conv, norm = encoder.model.blocks[0].conv, encoder.model.blocks[0].norm
-    images, group = pictures(5).double(), torch.tensor([0, 1, 0, 1, 1])
-    given = encoder(pictures(5, seed=3).double(), group, groups=2)[1] if fixed else None
-    found = []
-    for bare in (False, True):
-        encoder._pass.start(group, 2, given)
-        maps = torch.nn.functional.conv2d(
-            images, conv.weight, None if bare else conv.bias, padding=1
-        )
-        rest = None, 0.0, 2
-        result = norm.biased(maps, conv.bias, *rest) if bare else norm.activate(maps, *rest)
-        found.append((result, *(() if fixed else encoder._pass.of_batch[0])))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
-    assert conv.bias.abs().min() > 1e-3
 
 
 @pytest.mark.parametrize("fixed", [False, True])

@@ -150,12 +150,6 @@ def test_an_error_of_the_program_is_no_lack_of_memory(monkeypatch):
         main(list(RUN))
 
 
-def test_a_typing_error_in_the_kernels_is_told(capsys, monkeypatch):
-    monkeypatch.setenv("FEDCON_KERNELS", "eagre")
-    assert main(["run", "--algorithm", "fedavg", "--profile", "quick"]) == 2
-    assert "did you mean 'eager'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

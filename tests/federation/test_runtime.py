@@ -4,12 +4,12 @@ import itertools
 import mmap
 import multiprocessing
 import threading
+from contextvars import ContextVar
 
 import pytest
 import torch
 
 from core.federation import Runtime
-from core.models import kernels
 
 
 @pytest.fixture(params=[1, 3])
@@ -37,12 +37,13 @@ def test_parallel_runs_have_a_core_each_and_come_in_order(threads):
 
 
 def test_what_holds_for_the_caller_holds_in_parallel_runs(threads):
-    with kernels.eager():
-        assert all(Runtime().in_parallel(lambda _: kernels.off(), range(4)))
-    outside = kernels.off()
-    assert all(
-        found == outside for found in Runtime().in_parallel(lambda _: kernels.off(), range(4))
-    )
+    named = ContextVar("named", default="outside")
+    token = named.set("inside")
+    try:
+        assert set(Runtime().in_parallel(lambda _: named.get(), range(4))) == {"inside"}
+    finally:
+        named.reset(token)
+    assert set(Runtime().in_parallel(lambda _: named.get(), range(4))) == {"outside"}
 
 
 def test_float32_on_a_gpu_is_no_shorter_number(monkeypatch):
@@ -50,9 +51,15 @@ def test_float32_on_a_gpu_is_no_shorter_number(monkeypatch):
     Runtime.choose("cpu")
     assert torch.backends.cudnn.allow_tf32
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    assert Runtime.choose("cuda").precision == "bfloat16"
+    Runtime.choose("cuda")
     assert not torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_precision_does_not_depend_on_the_machine(monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert Runtime.choose(device).precision == "float32"
+    assert Runtime.choose(device, "bfloat16").precision == "bfloat16"
 
 
 def test_after_an_error_nothing_else_begins(threads):

@@ -200,7 +200,7 @@ def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, mo
     executing.execute_all([tiny], tmp_path / "executed")
     assert first.stat().st_mtime_ns == stamp
     shown = ("book/results/fedvck/0123456789ab.json", "book/findings.yaml")
-    for name in (*shown, "core/models/kernels/fused.cpp"):
+    for name in (*shown, "core/models/convnet.py"):
         before = executing.surroundings()
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")

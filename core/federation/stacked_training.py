@@ -1,4 +1,4 @@
-"""Clients with small networks that train abreast, as one program."""
+"""Stacked training: clients with small networks train as one program."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from torch import nn
 from core.federation.local_training import LocalLoss, LocalTraining
 from core.federation.task import Task
 from core.models.blocks import at_once
-from core.models.side_by_side import widened
-from core.models.stacked import Stacked
+from core.models.stacked import Stacked, widened
 from core.progress import counted
 from core.replay import Steps
 from core.training import sgd, take_step
 
-#: weights of the largest networks that train abreast. On a CPU an operation of smaller ones takes longer
+#: weights of the largest networks that train stacked. On a CPU an operation of smaller ones takes longer
 #: to start than to compute; the ResNet-8 and the ConvNet of the laptop's profile, with more weights, gain
 #: a tenth or lose
 SMALL = 50_000
@@ -36,7 +35,7 @@ class Learner:
     batches: Iterable[torch.Tensor]
 
 
-def abreast(model: nn.Module, images: torch.Tensor, settings: LocalTraining) -> int:
+def clients_at_once(model: nn.Module, images: torch.Tensor, settings: LocalTraining) -> int:
     """How many clients with such a network and such images (N, C, H, W) train as one program: 1 where
     that is no gain, or cannot be.
     """
@@ -47,7 +46,7 @@ def abreast(model: nn.Module, images: torch.Tensor, settings: LocalTraining) -> 
     return max(1, 2 * at_once(images) // settings.batch_size)
 
 
-def learn_abreast(task: Task, learners: Sequence[Learner], settings: LocalTraining) -> None:
+def train_stacked(task: Task, learners: Sequence[Learner], settings: LocalTraining) -> None:
     """`learn` of several clients that take as many steps each: the same batches of each, and the same
     numbers within rounding.
 

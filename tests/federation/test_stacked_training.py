@@ -1,4 +1,4 @@
-"""Clients that train abreast: as one by one, each with weights, statistics and batches of its own."""
+"""Stacked training: as one by one, each with weights, statistics and batches of its own."""
 
 import attrs
 import pytest
@@ -7,7 +7,7 @@ import torch
 from core import algorithms, models
 from core.baselines.fedavg import FedAvg
 from core.federation import Client, LocalTraining, OutputObjective, Runtime, Schedule, learn
-from core.federation.abreast import Learner, abreast, learn_abreast
+from core.federation.stacked_training import Learner, clients_at_once, train_stacked
 from core.models import blocks
 from core.rng import Rng
 from runs import random_task
@@ -29,7 +29,7 @@ def parts(task):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("model", ["lenet", "convnet", "resnet8"])
-def test_abreast_is_one_by_one(model, precision):
+def test_stacked_is_one_by_one(model, precision):
     task = small_task(model, precision)
     settings = LocalTraining(lr=0.05, batch_size=16, local_steps=7, momentum=0.9, weight_decay=0.01)
 
@@ -46,7 +46,7 @@ def test_abreast_is_one_by_one(model, precision):
         alone.append(one)
         drawn = settings.drawn(labels, Rng(7).at(k))
         together.append(Learner(other, images, labels, loss, drawn))
-    learn_abreast(task, together, settings)
+    train_stacked(task, together, settings)
     near = 1e-4 if precision == "float32" else 3e-2
     for k, (one, learner) in enumerate(zip(alone, together, strict=True)):
         for name, value in one.state_dict().items():
@@ -60,19 +60,21 @@ def test_abreast_is_one_by_one(model, precision):
         assert max((w - before).abs().max() for w, before in pairs) > 0.01
 
 
-def test_small_networks_train_abreast_and_others_alone(monkeypatch):
+def test_small_networks_train_stacked_and_others_alone(monkeypatch):
     settings = LocalTraining(batch_size=32, local_steps=20)
     digits, mnist, large = (torch.zeros(1, 1, size, size) for size in (8, 28, 512))
     lenet = models.build("lenet", 1, 28, 10, Rng(0))
-    assert abreast(lenet, mnist, settings) >= 8 < abreast(lenet, digits, settings)
-    assert abreast(lenet, large, settings) == 1
-    assert abreast(lenet, mnist, attrs.evolve(settings, local_augmentation="crop_flip")) == 1
+    assert clients_at_once(lenet, mnist, settings) >= 8 < clients_at_once(lenet, digits, settings)
+    assert clients_at_once(lenet, large, settings) == 1
+    assert (
+        clients_at_once(lenet, mnist, attrs.evolve(settings, local_augmentation="crop_flip")) == 1
+    )
     # 128 channels; a network that does not say that it runs side by side
-    assert abreast(models.build("convnet", 1, 28, 10, Rng(0)), mnist, settings) == 1
-    assert abreast(torch.nn.Linear(3, 2), mnist, settings) == 1
+    assert clients_at_once(models.build("convnet", 1, 28, 10, Rng(0)), mnist, settings) == 1
+    assert clients_at_once(torch.nn.Linear(3, 2), mnist, settings) == 1
     # never more at once than the memory of their maps allows
     monkeypatch.setattr(blocks, "CPU_PIXELS", 16 * 28 * 28)
-    assert abreast(lenet, mnist, settings) == 1
+    assert clients_at_once(lenet, mnist, settings) == 1
 
 
 def clients_of(task):
@@ -82,7 +84,7 @@ def clients_of(task):
 @pytest.mark.parametrize(
     "name", ["fedavg", "fedprox", "fedavgm", "feddistill", "fedensemble", "fedgen"]
 )
-def test_the_methods_answer_abreast_as_one_by_one(name, monkeypatch):
+def test_the_methods_answer_stacked_as_one_by_one(name, monkeypatch):
     kind, task = algorithms.find(name), small_task()
     settings = kind.Settings(lr=0.05, batch_size=16, local_steps=5)
     method = kind(settings, Schedule(clients=len(SAMPLES), rounds=3))
@@ -90,7 +92,7 @@ def test_the_methods_answer_abreast_as_one_by_one(name, monkeypatch):
     answers = []
     for one_by_one in (False, True):
         if one_by_one:
-            monkeypatch.setattr("core.baselines.fedavg.abreast", lambda *given: 1)
+            monkeypatch.setattr("core.baselines.fedavg.clients_at_once", lambda *given: 1)
         clients, sent = clients_of(task), state
         for t in range(2):
             messages = {client.id: method.broadcast(sent, client.id) for client in clients}
@@ -110,7 +112,7 @@ def test_unequal_numbers_of_steps_and_a_client_alone(monkeypatch):
     """With passes in place of steps, clients of equal numbers of batches go together."""
     seen = []
     monkeypatch.setattr(
-        "core.baselines.fedavg.learn_abreast",
+        "core.baselines.fedavg.train_stacked",
         lambda task, learners, settings: seen.append([len(one.labels) for one in learners]),
     )
     task = small_task()
