@@ -41,11 +41,11 @@ class Bar:
         tested = {name: f"{100 * result.metrics[name]:.1f}%"} if name else {}
         sent = {"up": result.up, "down": result.down}
         self._last = tested | {way: f"{count / 2**20:.1f}MB" for way, count in sent.items()}
-        if result.held:  # the rate is that of the rounds to come
+        if result.restored:  # the rate is that of the rounds to come
             self._bar.initial = self._bar.n = self._bar.last_print_n = result.round
             self._bar.start_t = self._bar.last_print_t = time.time()
         self._bar.set_postfix(self._last)
-        if not result.held:
+        if not result.restored:
             self._bar.update()
 
     def tell(self, stages: Sequence[Stage]) -> None:

@@ -108,8 +108,8 @@ class FedAvg(OwnModels):
         return network_form(weights(state.tensors)), {"samples": samples}
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
-        """What a client minimises in this round, of the network's outputs: the mean loss F_k(w) of its
-        own data.
+        """Return the loss that a client minimises in this round, of the network's outputs: F_k(w), the
+        mean over its own data.
 
         `received` is the server's message; `rng` is for whatever a method draws beside the batches.
         """
@@ -117,7 +117,7 @@ class FedAvg(OwnModels):
         return lambda model, outputs, labels: loss(outputs, labels)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
-        """The same, of the network and a batch of images."""
+        """Return what a client minimises, of the network and a batch of images."""
         return OutputObjective(client.task, self.loss(client, received, rng))
 
     def start(self, client: Client, message: Message) -> nn.Module:
@@ -126,7 +126,7 @@ class FedAvg(OwnModels):
         return self.network(client.task, message.tensors | own)
 
     def answer(self, client: Client, model: nn.Module) -> Message:
-        """What a client sends when its network is trained."""
+        """Return what a client sends when its network is trained."""
         trained = pack(model)
         if self.clients_test:
             client.memory |= put(OWN, trained)

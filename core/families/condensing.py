@@ -47,7 +47,7 @@ class ServerSide:
 
     @property
     def training(self) -> ServerTraining:
-        """The same, as the server's training takes them."""
+        """Settings of the server's training."""
         return part(self, ServerTraining, "server_", batch_size=self.server_batch)
 
 
@@ -124,7 +124,7 @@ def gather(
 def starts(
     kind: str, real: RealData, group: torch.Tensor, task: Task, rngs: Sequence[Rng]
 ) -> torch.Tensor:
-    """What condensed images start from (`kind`: see `initial_images`), (M, C, H, W): one image for
+    """Initial condensed images (`kind`: see `initial_images`), (M, C, H, W): one image for
     every entry of `group` (M,) ascending, drawn from its client's own stream.
     """
     counts, owner = torch.bincount(group, minlength=real.groups), real.owner[real.group]
@@ -163,7 +163,7 @@ def instance_convnet(task: Task, rng: Rng, width: int, depth: int) -> Classifier
 
 
 def upload_format(state: State, settings: Condensation, wire: str) -> dict[str, Field]:
-    """What a client sends that condenses images of all its data: see `images_format`."""
+    """Form of what a client sends that condenses all its data: see `images_format`."""
     data, least = state.task.dataset, settings.min_images
     # more than a client with all data would send
     return images_format(data, least, len(data.train) + data.num_classes * least, wire)
@@ -239,14 +239,14 @@ class Knowledge:
 
     @classmethod
     def of(cls, state: State) -> Knowledge | None:
-        """What a state holds; None before the first upload."""
+        """The knowledge that a state holds; None before the first upload."""
         names = ("images", "labels", "round")
         if "knowledge/images" not in state.tensors:
             return None
         return cls(*(state.tensors[f"knowledge/{name}"] for name in names))
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """As they stand in a state."""
+        """Named tensors, as in a state."""
         return {
             "knowledge/images": self.images,
             "knowledge/labels": self.labels,

@@ -31,14 +31,14 @@ class LabelMaps:
     rows: torch.Tensor
 
     def of(self, position: int) -> dict[str, torch.Tensor]:
-        """What the server sends to one client beside the images of a batch: a client hears which maps
+        """Return what the server sends to one client beside the images of a batch: it hears which maps
         are its own, and nothing of the owners of the others.
         """
         return {"conditions/labels": self.labels, "conditions/rows": self.rows[position]}
 
     @classmethod
-    def heard(cls, messages: Sequence[Mapping[str, torch.Tensor]]) -> LabelMaps | None:
-        """What several clients were sent; None where it was nothing."""
+    def received(cls, messages: Sequence[Mapping[str, torch.Tensor]]) -> LabelMaps | None:
+        """The maps that several clients were sent; None where there were none."""
         if "conditions/labels" not in messages[0]:
             return None
         rows = torch.stack([one["conditions/rows"] for one in messages])

@@ -176,9 +176,9 @@ class OneShot(Condensing):
 
 
 def quality(task: Task, images: torch.Tensor, labels: torch.Tensor, model: nn.Module) -> float:
-    """How well a model knows uploaded images (M, C, H, W): the AUC, or accuracy where there is none."""
-    found = metrics.classification(task.outputs(model, images).cpu(), labels.cpu())
-    return found.get("auc_macro", found["accuracy"])
+    """Score of a model on uploaded images (M, C, H, W): the AUC, or accuracy where there is none."""
+    scores = metrics.classification(task.outputs(model, images).cpu(), labels.cpu())
+    return scores.get("auc_macro", scores["accuracy"])
 
 
 class OneShotCondensing(OneShot):

@@ -48,7 +48,7 @@ class OwnModels(Algorithm):
 
     @property
     def clients_test(self) -> bool:
-        """Whether each client is tested on its own classes."""
+        """True where each client is tested on its own classes."""
         return self.schedule.tested_by == "clients"
 
     def with_client_models(
@@ -73,8 +73,10 @@ class OwnModels(Algorithm):
         """The networks that stand beside a state, or what `network` makes of each one's tensors; where
         clients test, with the classes of each.
         """
-        found = list(take_each("tested/", state.tensors).values())
-        models = [(network or state.task.model_from)(own) for own in found]
+        tested = list(take_each("tested/", state.tensors).values())
+        models = [(network or state.task.model_from)(own) for own in tested]
         if not self.clients_test:
             return models
-        return [OwnTest(model, own["counts"] > 0) for model, own in zip(models, found, strict=True)]
+        return [
+            OwnTest(model, own["counts"] > 0) for model, own in zip(models, tested, strict=True)
+        ]

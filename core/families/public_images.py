@@ -24,7 +24,7 @@ Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 @attrs.frozen(kw_only=True, slots=False)  # so that a class with slots can be a second base
 class PublicData:
-    """Which public images a method uses; the name stands in the record."""
+    """The public images that a method uses; their name is in the record."""
 
     #: a name of `core.data.auxiliary`. FedDF and FedKD take CIFAR-100 for CIFAR-10, and ImageNet for
     #: CIFAR-100; FedMD takes CIFAR-10 for some classes of CIFAR-100

@@ -49,8 +49,8 @@ SERVER: tuple[str, ...] = ("server",)
 
 @attrs.frozen(eq=False)
 class State:
-    """What the server knows between rounds: named tensors and small plain values. It is what a
-    checkpoint holds.
+    """The server's knowledge between rounds: named tensors and small plain values. A checkpoint holds
+    it.
     """
 
     task: Task
@@ -59,7 +59,7 @@ class State:
 
 
 class Algorithm:
-    """How a task is federated.
+    """A way to federate a task.
 
     An algorithm keeps nothing between calls: the server's knowledge is in `State`, a client's in
     `client.memory`, the hyper-parameters in `settings`, a frozen attrs class beside the algorithm.
@@ -123,7 +123,7 @@ class Algorithm:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether the method has written `client_update`."""
+        """True where the method has written `client_update`."""
         return type(self).client_update is not Algorithm.client_update
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
@@ -160,7 +160,7 @@ class Algorithm:
 
     @property
     def private(self) -> bool:
-        """Whether what leaves a client has noise that nobody else may know: the client then draws it
+        """True where what leaves a client has noise that nobody else may know: the client then draws it
         from a secret of its own where it is a process of its own.
         """
         return False

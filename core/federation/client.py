@@ -44,7 +44,7 @@ class Client:
     memory: dict[str, torch.Tensor] = attrs.field(factory=dict)
 
     def copy(self) -> Client:
-        """The same client with a memory of its own: what it learns in place is not learnt by both."""
+        """Return the client with a copy of its memory: what one learns in place the other does not."""
         memory = {name: value.clone() for name, value in self.memory.items()}
         return attrs.evolve(self, memory=memory)
 
@@ -68,7 +68,7 @@ class Client:
 
     @property
     def class_counts(self) -> torch.Tensor:
-        """How often each class occurs, (C,) int64: samples, or pixels of masks."""
+        """Samples of each class, (C,) int64; pixels of masks."""
         return self.task.class_counts(self.labels)
 
 
@@ -87,14 +87,15 @@ def distribute(
     parts = split_over_clients(partition, train, clients, seed)
     if not any(len(part) for part in parts):
         raise InputError("the partition leaves every client without data")
-    kept = [
-        _kept(task, number, torch.as_tensor(part, dtype=torch.int64), seed, train_fraction).to(
+    rows_of = [
+        _usable(task, number, torch.as_tensor(part, dtype=torch.int64), seed, train_fraction).to(
             device
         )
         for number, part in enumerate(parts)
     ]
     return [
-        Client(number, task, Rows(images, rows), targets[rows]) for number, rows in enumerate(kept)
+        Client(number, task, Rows(images, rows), targets[rows])
+        for number, rows in enumerate(rows_of)
     ]
 
 
@@ -103,14 +104,14 @@ def owner(task: Task, number: int, seed: int, train_fraction: float = 1.0) -> Cl
     what is left out of them is as in `distribute`.
     """
     train, device = task.dataset.train, task.runtime.device
-    rows = _kept(task, number, torch.arange(len(train)), seed, train_fraction)
+    rows = _usable(task, number, torch.arange(len(train)), seed, train_fraction)
     return Client(number, task, train.images[rows].to(device), train.targets[rows].to(device))
 
 
-def _kept(
+def _usable(
     task: Task, number: int, rows: torch.Tensor, seed: int, train_fraction: float
 ) -> torch.Tensor:
-    """Which rows of a client's part it may use."""
+    """Rows of a client's part that it may use."""
     if task.dataset.held_out is not None:
         rows = rows[~torch.isin(rows, task.dataset.held_out)]
     if train_fraction == 1:
@@ -118,5 +119,5 @@ def _kept(
     draws = Rng(seed).at("train_fraction", number).generator()
     order = torch.randperm(len(rows), generator=draws)
     # less its rounding: in floats 0.07 of 100 is a little above 7
-    kept = math.ceil(train_fraction * len(rows) - 1e-9)
-    return rows[order[:kept].sort().values]
+    count = math.ceil(train_fraction * len(rows) - 1e-9)
+    return rows[order[:count].sort().values]

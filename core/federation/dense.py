@@ -23,7 +23,7 @@ from core.federation.validation import Field
 
 
 class Dense(Task):
-    """What both have in common.
+    """A task with an answer for every pixel.
 
     A network sees patches of the size that it learned on. A larger image of a test is cut into such
     patches and the predictions are put together again. Patches do not overlap, but for the last of
@@ -34,7 +34,7 @@ class Dense(Task):
     conditions: int
 
     def condition(self, targets: torch.Tensor) -> torch.Tensor:
-        """What a client may tell a generator of an image: class numbers (N, H, W), uint8."""
+        """Return what a client may tell a generator of an image: class numbers (N, H, W), uint8."""
         raise NotImplementedError
 
     @property
@@ -77,18 +77,18 @@ class Dense(Task):
         """
         tested = self._tested(model, data)
         each = [self.measure_one(outputs, data, number) for number, outputs in tested]
-        found = _means(each)
+        measured = _means(each)
         if data.centre is None or not self.dataset.sites:
-            return found
+            return measured
         by_site = {
             name: _means([each[i] for i in (data.centre == number).nonzero().flatten().tolist()])
             for number, name in enumerate(self.dataset.sites)
             if (data.centre == number).any()
         }
         for name, own in by_site.items():
-            found |= {f"{metric}@{name}": value for metric, value in own.items()}
+            measured |= {f"{metric}@{name}": value for metric, value in own.items()}
         average = _means(list(by_site.values()))
-        return found | {f"{metric}@average": value for metric, value in average.items()}
+        return measured | {f"{metric}@average": value for metric, value in average.items()}
 
     def _tested(self, model: nn.Module, data: Split) -> Iterator[tuple[int, torch.Tensor]]:
         """The number of each image and the outputs (1, C, H, W) for it, without its padding. Those as
@@ -147,13 +147,13 @@ class Segmentation(Dense):
         classes = self.predict(outputs)[0]
         assert data.masks is not None
         height, width = classes.shape
-        found = metrics.regions(
+        measured = metrics.regions(
             data.masks[number, :height, :width].numpy() > 0, classes.cpu().numpy() > 0
         )
         if data.instances is None:
-            return found
+            return measured
         objects = data.instances[number, :height, :width].numpy()
-        return found | metrics.objects(objects, self.objects(classes))
+        return measured | metrics.objects(objects, self.objects(classes))
 
 
 class Reconstruction(Dense):
@@ -184,8 +184,8 @@ class Reconstruction(Dense):
 
     def targets(self, most: int) -> Field:
         """Images, 8 bits a pixel."""
-        one = self.dataset.train.targets
-        return Field((None, *one.shape[1:]), one.dtype, most=most)
+        targets = self.dataset.train.targets
+        return Field((None, *targets.shape[1:]), targets.dtype, most=most)
 
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The mean absolute error of images in [0, 1] (FL-MRCM, Guo et al. CVPR 2021)."""
@@ -198,8 +198,8 @@ class Reconstruction(Dense):
     def measure_one(self, outputs: torch.Tensor, data: Split, number: int) -> dict[str, float]:
         """SSIM and PSNR, means over channels."""
         assert data.masks is not None
-        found, truth = self.predict(outputs)[0].cpu().numpy(), data.masks[number].numpy() / 255
-        return _means([metrics.reconstruction(*pair) for pair in zip(truth, found, strict=True)])
+        images, truth = self.predict(outputs)[0].cpu().numpy(), data.masks[number].numpy() / 255
+        return _means([metrics.reconstruction(*pair) for pair in zip(truth, images, strict=True)])
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from core.rng import Rng
 
 @attrs.frozen(eq=False)
 class RoundResult:
-    """What one round gave.
+    """The result of one round.
 
     `round` counts from 1. `metrics` is empty in a round that was not tested. `up` and `down` are
     bytes over all clients.
@@ -40,7 +40,7 @@ class RoundResult:
     #: reasons by client, of the uploads that were refused
     refused: dict[str, str] = attrs.field(factory=dict)
     #: whether it comes from a checkpoint, and whether the next result does, too
-    held: bool = False
+    restored: bool = False
     followed: bool = False
     #: the most bytes held at once so far, also before the run was resumed; see `Runtime.peak_memory`
     peak_memory: int = 0
@@ -119,14 +119,14 @@ def rounds(
     for row in list(history):  # each with what had crossed the network by then
         then, more = Ledger(ledger.rounds[: row["round"]]), row is not history[-1]
         yield RoundResult(
-            **row, state=state, ledger=then, held=True, followed=more, peak_memory=peak
+            **row, state=state, ledger=then, restored=True, followed=more, peak_memory=peak
         )
 
     for number in range(len(history) + 1, schedule.rounds + 1):
-        here = rng.at("round", number)
+        draws = rng.at("round", number)
         ledger.open_round()
-        chosen = select(clients, schedule.active, here.at("select"))
-        state = finite_state(algorithm.round(state, chosen, ledger, here), number)
+        chosen = select(clients, schedule.active, draws.at("select"))
+        state = finite_state(algorithm.round(state, chosen, ledger, draws), number)
         metrics: dict[str, float] = {}
         if schedule.tests(number):
             with ledger.timed("evaluate"):

@@ -1,4 +1,4 @@
-"""What crosses the network, and how it is counted."""
+"""Messages, and the ledger that counts them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Message:
 
 @attrs.define
 class Ledger:
-    """What every round cost: bytes up and down by kind of content, and seconds by phase; and which
+    """The cost of every round: bytes up and down by kind of content, and seconds by phase; and which
     uploads were refused, where some were.
 
     All traffic that enters a result is counted here, so the communication tables are read off the

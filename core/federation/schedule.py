@@ -1,4 +1,4 @@
-"""How long a federation runs, who takes part, and when it is tested."""
+"""The schedule of a run: its rounds, who takes part, and when it is tested."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _active(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
 
 @attrs.frozen(kw_only=True)
 class Schedule:
-    """What the round loop goes by; an algorithm may look at it too."""
+    """The plan of a run, for the round loop and for algorithms."""
 
     #: N, clients in all; from the beginning of a run those that have data
     clients: int = attrs.field(default=10, validator=whole(1))
@@ -57,11 +57,11 @@ class Schedule:
         return attrs.evolve(self, clients=able, active=active)
 
     def steps_until(self, steps: int, number: int) -> int:
-        """How many of so many steps are done after a round, counted from 1, where all rounds of a run
-        take as many.
+        """Steps, of so many in a run, that are done after a round, counted from 1: all rounds take as
+        many.
         """
         return steps * min(number, self.rounds) // self.rounds
 
     def tests(self, number: int) -> bool:
-        """Whether the model is tested after this round, counted from 1."""
+        """True where the model is tested after this round, counted from 1."""
         return number % self.evaluate_every == 0 or number == self.rounds

@@ -1,4 +1,4 @@
-"""What is learned, apart from how it is federated."""
+"""Tasks: what is learned, apart from how it is federated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OwnTest(nn.Module):
         self.model, self.classes = model, classes
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """What the client's model says of normalised images (N, C, H, W)."""
+        """Outputs of the client's model for normalised images (N, C, H, W)."""
         return self.model(images)
 
 
@@ -85,13 +85,13 @@ class Task:
 
     @property
     def predictions(self) -> int:
-        """How often `class_counts` counts one image: once, or once for each pixel."""
+        """Times that `class_counts` counts one image: once, or once for each pixel."""
         return 1
 
     def targets(self, most: int) -> Field:
         """The form in which a client could send what its images are to be predicted as."""
-        one, classes = self.dataset.train.targets, self.dataset.num_classes
-        return Field((None, *one.shape[1:]), one.dtype, low=0, high=classes - 1, most=most)
+        targets, classes = self.dataset.train.targets, self.dataset.num_classes
+        return Field((None, *targets.shape[1:]), targets.dtype, low=0, high=classes - 1, most=most)
 
     def counts(self, total: Callable[[int], float] | None = None) -> Field:
         """The form in which a client says how often it has each class, (C,) int64. `total` is the most
@@ -103,7 +103,7 @@ class Task:
         return Field((self.dataset.num_classes,), torch.int64, low=0, total=total)
 
     def class_counts(self, labels: torch.Tensor) -> torch.Tensor:
-        """How often each class occurs, (C,) int64."""
+        """Samples of each class, (C,) int64."""
         return torch.bincount(labels.flatten(), minlength=self.dataset.num_classes)
 
     def rows(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -129,7 +129,7 @@ class Task:
             )
 
     def predict(self, outputs: torch.Tensor) -> torch.Tensor:
-        """What outputs (N, C) predict: class numbers (N,)."""
+        """Predicted class numbers (N,) of outputs (N, C)."""
         return outputs.argmax(1)
 
     def measure(self, model: nn.Module, data: Split) -> dict[str, float]:
@@ -174,7 +174,7 @@ class Task:
 
 
 def turns(labels: torch.Tensor, clients: int) -> torch.Tensor:
-    """Whose turn an image is where those of each class are dealt out one by one: (N,) int64 in 0 ..
+    """The client that gets each image where those of a class are dealt out one by one: (N,) int64 in 0 ..
     clients - 1, of labels (N,).
     """
     order = labels.argsort(stable=True)

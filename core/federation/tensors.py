@@ -49,7 +49,7 @@ def put_each(prefix: str, owners: Mapping[int, Named]) -> Tensors:
 
 
 def take_each(prefix: str, tensors: Named) -> dict[int, Tensors]:
-    """What `put_each` put there: the tensors of every owner, in the order of their ids."""
+    """Return the tensors of every owner that `put_each` put there, in the order of their ids."""
     below = take(prefix, tensors)
     owners = sorted({int(name.split("/", 1)[0]) for name in below})
     return {owner: take(f"{owner}/", below) for owner in owners}
@@ -90,8 +90,8 @@ def unpack(network: Network, tensors: Named, prefix: str = "") -> Network:
 
     Raises InputError for a name that is missing or unknown and for a wrong shape.
     """
-    found = weights(take(prefix, tensors))
-    models.load(network, {name.split("/", 1)[1]: value for name, value in found.items()})
+    stored = weights(take(prefix, tensors))
+    models.load(network, {name.split("/", 1)[1]: value for name, value in stored.items()})
     return network
 
 

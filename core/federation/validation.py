@@ -1,5 +1,5 @@
-"""What the server takes from its clients: a form with bounds, which a method declares for its uploads, and
-the check of every upload before an algorithm sees it, be its client in this process or behind a network.
+"""Validation of uploads: a form with bounds, which a method declares for what its clients send, and the
+check of every upload before an algorithm sees it, be its client in this process or behind a network.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Field:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Between which the values must lie."""
+        """The least and the largest value."""
         limit = LARGEST if self.dtype.is_floating_point else math.inf
         return max(self.low, -limit), min(self.high, limit)
 
     @property
     def identifies(self) -> bool:
-        """Whether two clients have this in common only where one copied from the other: what was
+        """True where two clients have this in common only if one copied from the other: what was
         learnt or drawn. Two may have the same numbers of samples, or the same labels.
         """
         return self.dtype.is_floating_point or len(self.shape) > 1
@@ -248,7 +248,7 @@ def _bad_tensor(tensor: Any, field: Field) -> str | None:
 
 
 class _Values(NamedTuple):
-    """What is known of the values of a tensor: the extremes, the sum, the squared distance to where an
+    """Statistics of the values of a tensor: the extremes, the sum, the squared distance to where an
     update started.
     """
 
@@ -314,7 +314,7 @@ def _unsound(
 
 
 def _mark(values: Mapping[str, _Values], form: Form) -> tuple | None:
-    """What an upload has in common with its copies; None where nothing in it is the client's own: a
+    """Return what all copies of an upload have in common; None where nothing is the client's own: a
     network as it was received, or zeros.
     """
     own = {name: values[name] for name, field in form.items() if field.identifies}

@@ -48,8 +48,8 @@ def test_maps_are_drawn_from_each_client_in_turn():
     assert [(owner - owners[0]) % 3 for owner in owners] == [0, 1, 2, 0, 1, 2, 0]
     assert ((told.rows >= 0).sum(0) == 1).all() and told.rows.max() < 5
     assert (told.rows[1] >= 0).tolist() == [owner == 1 for owner in owners]
-    heard = conditional.LabelMaps.heard([told.of(k) for k in range(3)])
-    assert torch.equal(heard.rows, told.rows) and conditional.LabelMaps.heard([{}]) is None
+    heard = conditional.LabelMaps.received([told.of(k) for k in range(3)])
+    assert torch.equal(heard.rows, told.rows) and conditional.LabelMaps.received([{}]) is None
 
 
 def test_every_client_has_its_turn_where_a_batch_has_fewer_maps():

@@ -30,7 +30,7 @@ def test_the_rate_of_a_resumed_run_is_that_of_the_rounds_to_come(capsys, monkeyp
     """
     with bar.Bar("moon, seed 0", 4, True) as one:
         for number in (1, 2):
-            one.show(attrs.evolve(RESULT, round=number, held=True))
+            one.show(attrs.evolve(RESULT, round=number, restored=True))
         assert "2/4" in str(one._bar) and "<?" in str(one._bar)
         start = bar.time.time()
         monkeypatch.setattr(one._bar, "_time", lambda: start + 2)
@@ -43,10 +43,10 @@ def test_rounds_from_a_checkpoint_are_told_from_others(tmp_path):
     one = on_digits("fedavg", {"local_steps": 1}, rounds=3, clients=2)
     file, seen = tmp_path / "c", []
     for result in rounds(one, checkpoint=file):
-        seen.append(result.held)
+        seen.append(result.restored)
         if result.round == 1:
             break
-    seen += [result.held for result in rounds(one, checkpoint=file)]
+    seen += [result.restored for result in rounds(one, checkpoint=file)]
     assert seen == [False, True, False, False]
 
 

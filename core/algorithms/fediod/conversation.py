@@ -85,7 +85,7 @@ class Conversation(Algorithm):
             client.memory |= put(ASKED, messages[client.id].tensors)
         side, step, _ = self._recalled(clients, rngs)
         asked = [messages[client.id].tensors for client in clients]
-        answers, _ = side.answer(asked[0]["images"], step, LabelMaps.heard(asked))
+        answers, _ = side.answer(asked[0]["images"], step, LabelMaps.received(asked))
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
     def pull_back(
@@ -98,10 +98,10 @@ class Conversation(Algorithm):
         side, step, _ = self._recalled(clients, rngs)
         asked = [messages[client.id].tensors for client in clients]
         if "images" in asked[0]:
-            graph = side.judge_only(asked[0]["images"], step, LabelMaps.heard(asked))
+            graph = side.judge_only(asked[0]["images"], step, LabelMaps.received(asked))
         else:
             asked = [take(ASKED, client.memory) for client in clients]
-            _, graph = side.answer(asked[0]["images"], step, LabelMaps.heard(asked))
+            _, graph = side.answer(asked[0]["images"], step, LabelMaps.received(asked))
             for client, one in zip(clients, asked, strict=True):
                 for name in one:
                     client.memory.pop(ASKED + name)
@@ -121,7 +121,7 @@ class Conversation(Algorithm):
         self.release(clients, rngs, 1 + int(rngs[0].parent.path[-1]))
         side, step, part = self._recalled(clients, rngs)
         asked = [messages[client.id].tensors for client in clients]
-        told = LabelMaps.heard(asked)
+        told = LabelMaps.received(asked)
         answers = side.answer_only(asked[0]["images"], step, part, told)
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
