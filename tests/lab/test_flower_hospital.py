@@ -196,7 +196,7 @@ def test_a_dense_task_is_deployed_with_folders_at_nodes_and_server(learns, tmp_p
     beside = run(one, task=task, clients=clients)
     assert record.metrics == pytest.approx(beside.metrics, rel=1e-3)
     known = server.server_task(one, nodes.server, 7)
-    assert known.learns == learns and len(known.dataset.train) == 7
+    assert known.kind == learns and len(known.dataset.train) == 7
     assert not known.dataset.train.images.any() and not known.dataset.train.masks.any()
 
 
