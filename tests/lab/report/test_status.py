@@ -17,6 +17,7 @@ from lab.report.status import (
     records_summary,
     versions,
 )
+from lab.report.tables import heading
 from lab.report.verdict import VERDICTS
 from tests.lab.report import made
 
@@ -74,8 +75,8 @@ def test_a_wide_spread_is_no_success():
 def test_progress_shows_every_table_and_only_verdicts_that_occur():
     shown = progress("fedmk", {})
     page = html.unescape(shown._repr_html_())
-    assert "pending" in page and page.count("Table 1: ") == 1 and "equivalent" not in page
-    assert all(spec.title in page for spec in TableSpec.of_paper("fedmk"))
+    assert "pending" in page and page.count("Table 1: ") == 1 and " equivalent" not in page
+    assert all(heading(spec) in page for spec in TableSpec.of_paper("fedmk"))
 
 
 def test_an_unknown_paper_is_refused():
