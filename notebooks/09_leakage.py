@@ -243,7 +243,7 @@ for i in range(attacked):
     of_class = knowledge[0][knowledge[1] == y][:1]
     seen["knowledge"] = leakage.gradients(network, of_class, y)
     for name, leak in seen.items():
-        labels = leakage.revealed_labels(leak["out.bias"])
+        labels = leakage.revealed_labels(leak["3.bias"])
         restored = leakage.deep_leakage(
             network,
             leak,
