@@ -12,7 +12,7 @@ JOBS := 2
 PIP := $(PY) -m pip -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install book check serve lab shots pdf student slides datapack test machines test-setup test-machines federation-demo federation-simulation lint format sync lock clean
+.PHONY: help install book check links serve lab shots pdf student slides datapack test machines test-setup test-machines federation-demo federation-simulation lint format sync lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,15 +48,19 @@ $(INSTALLED): requirements.lock requirements.txt | $(PY)
 	@printf '#!%s\nfrom lab.__main__ import begin\nbegin()\n' "$$PWD/$(PY)" > $(VENV)/bin/fedcon && chmod +x $(VENV)/bin/fedcon
 	@touch $@
 
-# one process for both, because importing PyTorch takes seconds
 book: $(INSTALLED)  ## run the notebooks, build the site into _build/html, check it
-	@$(PY) -c 'import sys; from lab.__main__ import main; sys.exit(main(["book", "build"]) or main(["book", "check"]))'
+	@$(PY) -m lab book build
+	@$(MAKE) --no-print-directory check
 
+# links, alternative text, nothing from other servers; in a browser too, where there is one
 check: $(INSTALLED)  ## check the site that is already built
-	@$(PY) -m lab book check
+	@SITE=_build/html $(PY) -m pytest -q --no-header tests/lab/site/test_built.py
+
+links: $(INSTALLED)  ## ask other servers whether the site's links to them still lead somewhere
+	@$(PY) -c 'from jupyter_book.cli.main import main; main()' build _build/staging --path-output . --builder linkcheck
 
 serve: $(INSTALLED)  ## show the built site on this machine
-	@$(PY) -m lab book serve
+	@$(PY) -m http.server --bind 127.0.0.1 --directory _build/html 8000
 
 # JupyterLab is no part of the lock: who only builds the book does without it
 lab: $(INSTALLED)  ## open the notebooks in JupyterLab, which the first call installs
@@ -78,13 +82,21 @@ slides: $(INSTALLED)  ## slides of every chapter, which need no network, into _b
 datapack: $(INSTALLED)  ## the real data sets that fit 50 MB and may be passed on: _build/datapack.zip
 	@$(PY) -m lab data pack _build/datapack.zip
 
+# pages whose outputs follow from records alone, and a lesson of each paper
+RESULTS := 17_fedvck_results 22_fedmk_results 32_gddfl_results 46_fediod_results
+LESSONS := 11_fedvck 20_fedmk 30_gddfl 41_fediod
+NBVAL = $(PY) -m pytest -q --no-header -n $(JOBS) --dist loadfile -o timeout=900 -p tests.notebooks.keeping \
+  --nbval-current-env --nbval-sanitize-with tests/notebooks/sanitize.cfg --keep _build/executed
+
 # Each worker gets one thread, so that two of them fill two cores, and the files in the order of tests/conftest.py. A
 # worker that dies ends the tests with the name of the one that killed it; pytest-xdist would wait for ever if it
-# started another. The notebooks run as the book runs them, and what they leave is there for `make book`, which runs
-# only those again that something changed.
+# started another. Notebooks that nbval or papermill executed are kept for `make book`, which runs only those again
+# that something changed.
 test: $(INSTALLED)  ## all tests, and every notebook at the quick profile
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 	  --max-worker-restart 0 tests
+	@OMP_NUM_THREADS=1 $(NBVAL) --nbval $(RESULTS:%=notebooks/%.ipynb)
+	@OMP_NUM_THREADS=1 $(NBVAL) --nbval-lax $(LESSONS:%=notebooks/%.ipynb)
 	@$(PY) -m lab book execute
 
 # Flower holds back versions of packages that the book has newer, so both stand in an environment of their own, which

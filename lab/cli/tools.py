@@ -30,8 +30,8 @@ def notebook(
         typer.Option(help="The executed copy, or its folder; default: <name>.executed.ipynb here."),
     ] = None,
 ) -> None:
-    """Execute a notebook with your own parameters; unknown names, types, data sets and profiles are
-    refused before anything runs.
+    """Execute a notebook with your own parameters; unknown names and values of another type are refused
+    before anything runs.
 
     \b
     Example:
@@ -139,7 +139,7 @@ def _own(name: str) -> str:
 @app.command()
 def book(
     action: Annotated[
-        str, typer.Argument(help="build, execute, check, serve, shots, pdf, student, slides.")
+        str, typer.Argument(help="build, execute, shots, pdf, student, slides.")
     ] = "build",
     chapter: Annotated[
         list[str] | None,
@@ -149,14 +149,12 @@ def book(
         Path | None, typer.Option(help="With shots, pdf, student and slides: what is written.")
     ] = None,
 ) -> None:
-    """Build the site, or only execute its notebooks; check it, serve it on localhost, take
-    screenshots of every page; print it as one PDF; write the notebooks of a class without
-    solutions, or slides of chapters.
+    """Build the site, or only execute its notebooks; take screenshots of every page; print it as one
+    PDF; write the notebooks of a class without solutions, or slides of chapters.
 
     \b
     Examples:
       fedcon book build
-      fedcon book serve
       fedcon book shots 17_fedvck_results --out pictures
       fedcon book student --out class
       fedcon book slides 01_federated_learning
@@ -173,8 +171,6 @@ def book(
     actions: dict[str, Callable[[], object]] = {
         "build": site.build,
         "execute": site.execute,
-        "check": site.check,
-        "serve": site.serve,
         "shots": lambda: site.screenshots(out or Path("shots"), chapter),
         "pdf": lambda: site.pdf(out or Path("book.pdf"), chapter),
         "student": lambda: told(students.write_students(sources(), out or Path("student"))),
@@ -182,6 +178,6 @@ def book(
     }
     if action not in actions:
         raise InputError(f"the book can be {', '.join(actions)}, not {action!r}")
-    if action in ("build", "execute", "check", "serve") and (chapter or out):
+    if action in ("build", "execute") and (chapter or out):
         raise InputError(f"`book {action}` is about the whole site: it takes no pages and no --out")
     actions[action]()

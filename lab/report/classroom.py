@@ -86,7 +86,9 @@ def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
     for path in sources:
         notebook = notebooks.read(path)
         chapter = notebooks.title(path)
-        checked = {cell.metadata["name"] for cell in notebook.cells if "check" in tags(cell)}
+        checked = {
+            cell.metadata["name"] for cell in notebook.cells if "check" in notebooks.tags(cell)
+        }
         rows += [
             {
                 "chapter": f"[{chapter}](../notebooks/{one.chapter})",
@@ -100,11 +102,6 @@ def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tags(cell: Any) -> list[str]:
-    """The tags of a notebook's cell (nbformat's node)."""
-    return cell.metadata.get("tags", [])
-
-
 # ---- pages as any notebook shows them
 
 
@@ -116,7 +113,6 @@ def copy_figures(written: Path) -> None:
 
 
 _EQUATION = re.compile(r"\$\$ \(eq:([\w-]+)\)")
-_REFERENCE = re.compile(r"\{eq\}`eq:([\w-]+)`")
 _FIGURE = re.compile(
     r"```\{figure\} (?P<file>\S+)\n:alt: (?P<alt>[^\n]*)\n(?P<options>(?::[^\n]*\n)*)\n*"
     r"(?P<text>.*?)\n```",
@@ -163,10 +159,8 @@ def plain(text: str) -> str:
     text = _FIGURE.sub(_figure, _BLOCK.sub(block, text))
     text = re.sub(r"\[([^\]]+)\]\((?:\.\./book/|#)[^)]*\)", r"\1", text)
     text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.MULTILINE)
-    text = re.sub(
-        r"\n\$\$ \(eq:([\w-]+)\)", lambda found: f"\\tag{{{_number(found[1])}}}\n$$", text
-    )
-    text = _with_numbers(text)
+    text = re.sub(r"\n\$\$ \(eq:([\w-]+)\)", lambda at: f"\\tag{{{_number(at[1])}}}\n$$", text)
+    text = re.sub(r"\{eq\}`eq:([\w-]+)`", lambda at: f"({_number(at[1])})", text)
     text = re.sub(r" ?\{cite:[pt]\}`[^`]*`", "", text)
     text = re.sub(r"\{(?:term|doc|ref)\}`(?:([^`<]+?) *<[^`>]*>|([^`]+))`", r"\1\2", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
@@ -178,13 +172,3 @@ def _figure(found: re.Match[str]) -> str:
     size = f' width="{width[1]}"' if width else ""
     file, alt = f"{SHOWN}/{Path(found['file']).name}", html.escape(found["alt"])
     return f'<img src="{file}" alt="{alt}"{size}>\n\n{found["text"]}'
-
-
-def _with_numbers(text: str) -> str:
-    """References to equations as their numbers, in brackets of their own where they stand in none."""
-
-    def within(found: re.Match[str]) -> str:
-        return _REFERENCE.sub(lambda one: f"equation {_number(one[1])}", found[0])
-
-    text = re.sub(r"\([^()]*\{eq\}[^()]*\)", within, text)
-    return _REFERENCE.sub(lambda one: f"({_number(one[1])})", text)

@@ -34,12 +34,11 @@ def text_of(function: Callable[..., Any]) -> str:
     `WIDTH` columns.
 
     Lines are broken by ruff, as everywhere in this project; where it is not installed they stay as
-    they are. Comments and texts are filled.
+    they are. Comments are filled; a long text scrolls.
     """
     text = textwrap.dedent(inspect.getsource(function)).rstrip()
     rows = [_FOR_TOOLS.sub("", row) for row in _without_docstrings(text)]
-    formatted = _formatted("\n".join(_with_comments(rows)))
-    return "\n".join(_with_texts(formatted.splitlines()))
+    return _formatted("\n".join(_with_comments(rows)))
 
 
 def _without_docstrings(text: str) -> list[str]:
@@ -83,24 +82,3 @@ def _with_comments(rows: list[str]) -> Iterator[str]:
         yield from textwrap.wrap(words, WIDTH, initial_indent=begin, subsequent_indent=begin)
         if code:
             yield indent + code
-
-
-def _with_texts(rows: list[str]) -> Iterator[str]:
-    """Lines with texts that fit: one that has a line to itself goes on in the next."""
-    for row in rows:
-        found = re.match(r'^(\s*)(f?)"([^"\\]*)"(,?)$', row)
-        if len(row) <= WIDTH or not found:
-            yield row
-        else:
-            yield from _cut(*found.groups())
-
-
-def _cut(indent: str, prefix: str, text: str, end: str) -> Iterator[str]:
-    """A text in several lines, broken at spaces outside of braces."""
-    room, line = WIDTH - len(indent) - len(prefix) - 3, ""
-    for word in re.findall(r"(?:\{[^}]*\}|\S)+ ?", text):
-        if line and len(line + word) > room:
-            yield f'{indent}{prefix}"{line}"'
-            line = ""
-        line += word
-    yield f'{indent}{prefix}"{line}"{end}'

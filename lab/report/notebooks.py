@@ -1,4 +1,4 @@
-"""Run the book's notebooks: with a reader's own parameters, or all of them for the site.
+"""The book's notebooks: read them, run one with a reader's own parameters, keep .py and .ipynb in step.
 
 The source of a notebook is `notebooks/NAME.py` (py:percent). Beside it lies `NAME.ipynb`, the same
 cells without outputs, for Jupyter, Colab and Binder.
@@ -11,12 +11,11 @@ import contextlib
 import importlib
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from core.checks import check_number, check_whole, is_number
+from core.checks import is_number
 from core.errors import InputError, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +24,7 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def read(path: str | Path) -> Any:
-    """A notebook (nbformat's node) from a .py or .ipynb file.
+    """Read a notebook (nbformat's node) from a .py or .ipynb file.
 
     Raises InputError when the file is missing or is not a notebook.
     """
@@ -40,7 +39,7 @@ def read(path: str | Path) -> Any:
 
 
 def needed(name: str) -> Any:
-    """A package that only notebooks need. Raises InputError, which says how to get it."""
+    """Import a package that only notebooks need. Raises InputError, which says how to get it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -50,9 +49,7 @@ def needed(name: str) -> Any:
 
 
 def find(path: str | Path) -> Path:
-    """The file of a notebook given by its path, by its bare name, for example "00_quickstart", or by its
-    number.
-    """
+    """Find the file of a notebook given by its path, by its bare name ("00_quickstart") or number."""
     path = Path(path)
     if path.is_file() and path.suffix in (".py", ".ipynb"):
         return path
@@ -68,12 +65,8 @@ def find(path: str | Path) -> Path:
 
 
 def chapters() -> list[str]:
-    """The names of the book's notebooks in the order of its contents, and then any that these
-    leave out.
-    """
-    listed = re.findall(r"notebooks/(\w+)", (ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    names = sorted(file.stem for file in NOTEBOOKS.glob("*.py"))
-    return sorted(names, key=lambda name: listed.index(name) if name in listed else len(listed))
+    """The names of the book's notebooks in the order of its contents."""
+    return re.findall(r"notebooks/(\w+)", (ROOT / "_toc.yml").read_text(encoding="utf-8"))
 
 
 def title(path: Path) -> str:
@@ -82,27 +75,65 @@ def title(path: Path) -> str:
     return found[1] if found else path.stem
 
 
+def tags(cell: Any) -> list[str]:
+    """The tags of a notebook's cell (nbformat's node)."""
+    return cell.metadata.get("tags", [])
+
+
 def parameters(path: str | Path) -> dict[str, Any]:
-    """The parameters of a notebook with their defaults: what papermill infers from the cell tagged
-    `parameters`.
+    """The parameters of a notebook with their defaults, from its cell tagged `parameters`."""
+    found = {}
+    cells = [cell.source for cell in read(path).cells if "parameters" in tags(cell)]
+    for node in ast.parse("\n".join(cells)).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            try:
+                found[name] = ast.literal_eval(node.value)
+            except ValueError:
+                raise InputError(f"the default of {name} in {path} is not a plain value") from None
+    return found
+
+
+def check_parameters(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return given parameters as values of the types that the notebook's defaults have.
+
+    Raises InputError for an unknown name, with the list of valid ones, and for a wrong type.
     """
-    papermill = needed("papermill")
-    notebook = read(path)
-    if not any("parameters" in cell.metadata.get("tags", []) for cell in notebook.cells):
-        return {}
-    notebook.metadata["kernelspec"] = KERNEL
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "notebook.ipynb")
-        needed("nbformat").write(notebook, copy)
-        inferred = papermill.inspect_notebook(str(copy))
-    return {name: _literal(found["default"]) for name, found in inferred.items()}
+    defaults = parameters(path)
+    for name in given:
+        if name not in defaults:
+            raise unknown(f"parameter of {Path(path).stem}", name, defaults)
+    return {name: _typed(name, value, defaults[name]) for name, value in given.items()}
 
 
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        raise InputError(f"the default {text} in a parameters cell is not a plain value") from None
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    tuple: "a list",
+    dict: "a mapping",
+}
+
+
+def _typed(name: str, value: Any, default: Any) -> Any:
+    """`value` in the type of `default`; texts are read as Python writes them, `true` and `false` too."""
+    kind = type(default)
+    if isinstance(value, str) and kind is not str:
+        with contextlib.suppress(ValueError, SyntaxError):
+            text = value.strip()
+            value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+    if default is None:
+        return value
+    if kind is float and is_number(value):
+        value = float(value)
+    if kind in (list, tuple) and isinstance(value, list | tuple):
+        value = kind(value)
+    if type(value) is not kind or (kind is float and not is_number(value)):
+        wanted = _KINDS.get(kind, f"of type {kind.__name__}")
+        raise InputError(f"{name} must be {wanted}, as its default {default!r} is, not {value!r}")
+    return value
 
 
 def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: str | Path) -> Path:
@@ -113,29 +144,24 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
         parameters_given: new values by name, as texts or as Python values.
         output: the .ipynb file to write.
 
-    Raises InputError, before anything runs, for an unknown parameter, for a value of the wrong
-    type, for an impossible value and for a place that cannot be written; and afterwards when a cell
-    of the notebook fails.
+    Raises InputError, before anything runs, for an unknown parameter, for a value of the wrong type
+    and for a place that cannot be written; and afterwards when a cell of the notebook fails.
     """
-    source = find(path)
+    source, output = find(path), Path(output)
     values = check_parameters(source, parameters_given)
-    output = Path(output)
     if output.suffix != ".ipynb":
         raise InputError(f"the executed notebook is a file that ends in .ipynb, not {output}")
     if output.resolve() in (source.resolve(), source.resolve().with_suffix(".ipynb")):
-        raise InputError(
-            f"{output} is the notebook itself; name another file for the executed copy"
-        )
+        raise InputError(f"{output} is the notebook itself; name another file for the copy")
     if not output.parent.is_dir():
         raise InputError(f"there is no folder {output.parent}")
     if not os.access(output.parent, os.W_OK):
         raise InputError(f"cannot write into the folder {output.parent}")
     notebook = read(source)
-    notebook.metadata["kernelspec"] = KERNEL
     if values:
         stated = ", ".join(f"{name} = {value!r}" for name, value in values.items())
-        told = f"*Run with {stated}. The text around the results was written for the defaults.*"
-        notebook.cells.insert(0, needed("nbformat").v4.new_markdown_cell(told))
+        note = f"*Run with {stated}. The text around the results was written for the defaults.*"
+        notebook.cells.insert(0, needed("nbformat").v4.new_markdown_cell(note))
     execute(notebook, source, output, values, progress=True)
     return output
 
@@ -158,16 +184,15 @@ def execute(
     papermill = needed("papermill")
     from nbclient.exceptions import DeadKernelError
 
-    from core.data.roots import data_root
-
+    notebook.metadata["kernelspec"] = KERNEL
     try:
-        with inherited({"PYTHONPATH": _path_of_core(), "FEDCON_DATA": str(data_root().resolve())}):
+        with contextlib.nullcontext() if kernel else inherited(environment()):
             papermill.execute_notebook(
                 notebook,
                 str(output),
                 parameters=dict(values),
                 kernel_name="python3",
-                cwd=str(source.resolve().parent),
+                cwd=None if kernel else str(source.resolve().parent),
                 progress_bar=progress,
                 extra_arguments=["--log-level=CRITICAL"],
                 km=kernel,
@@ -182,6 +207,15 @@ def execute(
         ) from None
 
 
+def environment() -> dict[str, str]:
+    """What kernels need to find `core` and the data wherever they start."""
+    from core.data.roots import data_root
+
+    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    path = os.pathsep.join(dict.fromkeys(paths))
+    return {"PYTHONPATH": path, "FEDCON_DATA": str(data_root().resolve())}
+
+
 @contextlib.contextmanager
 def inherited(given: Mapping[str, str]) -> Iterator[None]:
     """Within it new processes find these variables in their environment."""
@@ -191,118 +225,9 @@ def inherited(given: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
+            del os.environ[name]
+            if value is not None:
                 os.environ[name] = value
-
-
-def _path_of_core() -> str:
-    """PYTHONPATH with the folder of `core`: kernels find it wherever they start."""
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, paths)]))
-
-
-def check_parameters(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given parameters as values of the types that the notebook's defaults have.
-
-    Raises InputError for an unknown name (with the list of valid ones), a wrong type or an
-    impossible value.
-    """
-    defaults = parameters(path)
-    values = {}
-    for name, value in given.items():
-        if name not in defaults:
-            raise unknown(f"parameter of {Path(path).stem}", name, defaults)
-        values[name] = _typed(name, value, defaults[name])
-        _possible(name, values[name], defaults[name])
-    return values
-
-
-def _typed(name: str, value: Any, default: Any) -> Any:
-    """`value` in the type of `default`; texts are read as Python writes them, `true` and `false`
-    too.
-    """
-    if default is None or (isinstance(default, str) and isinstance(value, str)):
-        return value
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError, SyntaxError):
-            value = ast.literal_eval(
-                {"true": "True", "false": "False"}.get(value.strip(), value.strip())
-            )
-    if isinstance(default, bool) or isinstance(value, bool):
-        fits = isinstance(default, bool) and isinstance(value, bool)
-    elif isinstance(default, float):
-        fits = is_number(value)
-        value = float(value) if fits else value
-    elif isinstance(default, (list, tuple)):
-        fits = isinstance(value, (list, tuple))
-    else:
-        fits = isinstance(value, type(default))
-    if not fits:
-        kind = {
-            bool: "true or false",
-            int: "a whole number",
-            float: "a number",
-            str: "a text",
-            list: "a list",
-            tuple: "a list",
-            dict: "a mapping",
-        }.get(type(default), f"of type {type(default).__name__}")
-        raise InputError(f"{name} must be {kind}, as its default {default!r} is, not {value!r}")
-    return value
-
-
-#: parameters that are the number of a class or of another thing, not how many there are
-PLACES = ("left_out",)
-
-
-def _possible(name: str, value: Any, default: Any) -> None:
-    """Refuse what no run can use: a parameter named as a field of `Experiment` follows that field's
-    rule, and a number of things that is 1 or more by default is never less.
-    """
-    from core import data
-    from lab.experiment import PROFILES, Experiment
-
-    known: dict[str, Callable[[], Iterable[str]]] = {
-        "profile": lambda: PROFILES,
-        "shown": lambda: ("best", *PROFILES),
-        "algorithm": _algorithms,
-        "algorithms": _algorithms,
-        "model": _models,
-    }
-    if name == "dataset":
-        # loading raises, and says how to get or to mend a set
-        asked, usual = (data.load(one).learns for one in (value, default))
-        if asked != usual:
-            raise InputError(f"{value} is for {asked}, and this page is about {usual}")
-    elif name in known:
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            if item not in (names := list(known[name]())):
-                kind = "profile" if name == "shown" else name.removesuffix("s")
-                raise unknown(kind, item, names)
-    elif name in ("seeds", "seed"):
-        for seed in value if isinstance(value, (list, tuple)) else [value]:
-            Experiment(algorithm="fedavg", dataset="digits", seed=seed)
-    elif name in ("clients", "rounds", "train_fraction", "evaluate_every", "variant"):
-        Experiment(algorithm="fedavg", dataset="digits", **{name: value})
-    elif name in ("alpha", "alphas", "beta"):
-        for number in value if isinstance(value, (list, tuple)) else [value]:
-            check_number(name, number, 0, above=True)
-    elif type(default) is int and default > 0 and name not in PLACES:
-        check_whole(name, value, 1)
-
-
-def _algorithms() -> list[str]:
-    from core import algorithms
-
-    return list(algorithms.names())
-
-
-def _models() -> list[str]:
-    from core import models
-
-    return models.names()
 
 
 # ---- the pair .py and .ipynb

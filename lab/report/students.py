@@ -1,51 +1,72 @@
 """Student notebooks: the book's own without solutions, with answers to fill in where a cell checks
-them, and a notebook that leads to them in the order of the course.
+them, and a notebook that leads to them by the weeks of the course.
 """
 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
-from core.errors import InputError, listed
-from lab.report import classroom, course, notebooks
+import yaml
 
-#: a name as an exercise gives it, alone or with arguments
-_NAMED = re.compile(r"`([A-Za-z_]\w*)(?:\([^`]*\))?`")
+from lab.report import classroom, notebooks
+
+PLAN = notebooks.ROOT / "book" / "teaching.md"
+_OPENING = """# Notebooks of the course
+
+Open a notebook by its link. Where a cell has `...`, fill in your answer; the next cell checks it. What
+the plan has under *read before* is read before the lab of its week. The numbers of the notebooks are
+names, no order."""
 
 
 def student(source: str | Path, here: Container[str] | None = None) -> Any:
     """A notebook for students (nbformat's node): without solutions, with answers to be filled in
     where a cell checks them. Its links lead to notebooks with these stems, by default all of the book.
-
-    Raises InputError when an exercise does not name the answers that its check asks for.
     """
-    source = notebooks.find(source)
     notebook = notebooks.read(source)
-    texts = {one.label: one.text for one in classroom.exercises(source)}
-    beside = {path.stem for path in notebooks.NOTEBOOKS.glob("*.py")} if here is None else here
-    solution, cells = "", list[Any]()
+    new = notebooks.needed("nbformat").v4.new_code_cell
+    beside = notebooks.chapters() if here is None else here
+    cells, solution = list[Any](), ""
     for cell in notebook.cells:
-        tags = classroom.tags(cell)
+        tags = notebooks.tags(cell)
         if cell.cell_type == "markdown":
             cell.source = classroom.linked(classroom.plain(cell.source), beside)
         elif "solution" in tags:
             solution = cell.source
-            cell.metadata["tags"] = ["answer"]
+            continue
         elif "check" in tags:
-            label = cell.metadata["name"]
-            answers = answer_names(label, texts[label], solution, cell.source)
-            cells[-1].source = unanswered(solution, answers)
-            cell.source = guarded(cell.source, cells[-1].source)
+            blanks, guards = unanswered(solution, cell.source)
+            cells.append(new("\n".join(blanks), metadata={"tags": ["answer"]}))
+            cell.source = "\n".join([*guards, cell.source, '"Right."'])
             cell.metadata["tags"] = ["check", "raises-exception"]
             cell.metadata["jupyter"] = {"source_hidden": True}  # it often states the answer
         if cell.source.strip():
             cells.append(cell)
     notebook.cells = cells
+    notebook.metadata["kernelspec"] = notebooks.KERNEL
     return notebook
+
+
+def unanswered(solution: str, check: str) -> tuple[list[str], list[str]]:
+    """A solution with `...` in the place of each value and of each function's body that its check reads,
+    and without anything else but its imports; and the lines that say which values are still missing.
+    """
+    used = {node.id for node in ast.walk(ast.parse(check)) if isinstance(node, ast.Name)}
+    blanks, guards = [], []
+    for node in ast.parse(solution).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            blanks.append(ast.unparse(node))
+        elif isinstance(node, ast.FunctionDef) and node.name in used:
+            blanks.append(f"def {node.name}({ast.unparse(node.args)}):\n    ...  # your answer")
+        elif isinstance(node, ast.Assign):
+            parts = [part for target in node.targets for part in ast.walk(target)]
+            for name in [part.id for part in parts if isinstance(part, ast.Name)]:
+                if name in used:
+                    blanks.append(f"{name} = ...  # your answer")
+                    guards.append(f'assert {name} is not ..., "{name} has no value yet"')
+    return blanks, guards
 
 
 def write_students(sources: Iterable[Path], folder: Path) -> list[Path]:
@@ -55,66 +76,34 @@ def write_students(sources: Iterable[Path], folder: Path) -> list[Path]:
     nbformat = notebooks.needed("nbformat")
     folder.mkdir(parents=True, exist_ok=True)
     sources, written = list(sources), []
-    here = {path.stem for path in (*sources, *folder.glob("*.ipynb"))}
+    here = {path.stem for path in (*sources, *folder.glob("*.ipynb"))} - {"index"}
     for source in sources:
         written.append(folder / f"{source.stem}.ipynb")
         nbformat.write(student(source, here), written[-1])
         classroom.copy_figures(written[-1])
-    return [*written, course.write_index(folder)]
+    texts = map(nbformat.v4.new_markdown_cell, index(folder, here))
+    kernel = {"kernelspec": notebooks.KERNEL}
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=list(texts), metadata=kernel), folder / "index.ipynb"
+    )
+    return [*written, folder / "index.ipynb"]
 
 
-def answer_names(label: str, text: str, solution: str, check: str) -> list[str]:
-    """What students are asked for: the names that a solution gives and the text of the exercise has.
-
-    Raises InputError when there are none, or when the check uses others of the solution.
+def index(folder: Path, here: set[str]) -> list[str]:
+    """The texts of the index: the four weeks of the teachers' plan, and the parts of the book with links
+    to their notebooks that lie in the folder; at the end those that are not the book's.
     """
-    given = [name for node in ast.parse(solution).body for name in _given(node)]
-    answers = [name for name in given if name in _NAMED.findall(text)]
-    used = {node.id for node in ast.walk(ast.parse(check)) if isinstance(node, ast.Name)}
-    unnamed = sorted(used & set(given) - set(answers)) or ([] if answers else given)
-    if unnamed:
-        raise InputError(
-            f"the text of the exercise {label} must name what its check asks for: {listed(unnamed)}"
-        )
-    return answers
-
-
-def _given(node: ast.stmt) -> Iterator[str]:
-    """The names to which a statement of a solution gives a value, without those of imports."""
-    if isinstance(node, ast.FunctionDef):
-        yield node.name
-    elif isinstance(node, ast.Assign):
-        parts = (part for target in node.targets for part in ast.walk(target))
-        yield from (part.id for part in parts if isinstance(part, ast.Name))
-
-
-def unanswered(solution: str, answers: Container[str]) -> str:
-    """A solution cell with `...` in the place of each answer's value and of each function's body,
-    and without anything else but its imports.
-    """
-    rows = []
-    for node in ast.parse(solution).body:
-        names = [name for name in _given(node) if name in answers]
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            rows.append(ast.unparse(node))
-        elif isinstance(node, ast.FunctionDef) and names:
-            rows.append(f"def {node.name}({ast.unparse(node.args)}):\n    ...  # your answer")
-        else:
-            rows += [f"{name} = ...  # your answer" for name in names]
-    return "\n".join(rows)
-
-
-def guarded(check: str, answers: str) -> str:
-    """A check that first says which answers are missing or are texts, which no exercise asks for, and
-    at the end that all is right.
-    """
-    names = [
-        name
-        for node in ast.parse(answers).body
-        if isinstance(node, ast.Assign)
-        for name in _given(node)
-    ]
-    guards = [f'assert {name} is not ..., "{name} has no value yet"' for name in names]
-    other = "a number is asked for, or what else the exercise names"
-    guards += [f'assert not isinstance({name}, str), "{name} is a text; {other}"' for name in names]
-    return "\n".join([*guards, check, '"Right."'])
+    plan = PLAN.read_text(encoding="utf-8").split("\n## Four weeks")[1].split("\n#")[0]
+    weeks = classroom.linked(classroom.plain(f"## Four weeks{plan}"), here)
+    texts = [_OPENING, *([weeks] if ".ipynb)" in weeks else []), "## All notebooks"]
+    contents = yaml.safe_load((notebooks.ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    parts = {
+        part["caption"]: [Path(page["file"]).name for page in part["chapters"]] for part in contents
+    }
+    parts["Others"] = sorted(here - {name for names in parts.values() for name in names})
+    for caption, names in parts.items():
+        found = [folder / f"{name}.ipynb" for name in names if name in here]
+        if found:
+            links = [f"- [{notebooks.title(path)}]({path.name})" for path in found]
+            texts.append("\n".join([f"### {caption}\n", *links]))
+    return texts

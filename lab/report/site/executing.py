@@ -1,105 +1,166 @@
-"""All notebooks of the book, executed: what nothing has changed since is kept."""
+"""All notebooks of the book, executed by papermill: what nothing has changed since is kept.
+
+Kernels are copies of one process that has imported PyTorch and this package: on its own each would
+spend seconds of processor time on imports.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
 import sys
-from collections.abc import Iterable
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import nullcontext
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from core import data
-from lab.record import ADHOC
 from lab.report import notebooks
-from lab.report.site import kernels
 
-#: the command line, which no notebook imports
-COMMANDS = notebooks.ROOT / "core" / "cli"
+#: what executed notebooks depend on, beside their own text, and what of it no notebook reads
+SURROUNDINGS = (
+    *("requirements.lock", "core/**/*.py", "lab/**/*.py", "lab/**/*.css", "book/*.yaml"),
+    *("book/tables/**/*", "book/results/**/*", "book/claims/*", "book/bench/*"),
+)
+APART = ("lab/cli", "lab/flower", "lab/ray", "lab/report/site", "book/results/adhoc")
+#: copies of a process are safe on Linux; elsewhere a library's threads may be missing in them
+COPIED = sys.platform == "linux"
+PROCESSES: Any = multiprocessing.get_context("forkserver" if COPIED else "spawn")
+#: what the notebooks import, by name or on the way of training
+PRELOADED = [
+    *("lab.report", "lab.running", "ipykernel.kernelapp", "matplotlib.pyplot", "scipy.stats"),
+    *("sklearn.datasets", "sklearn.metrics", "torch._dynamo", __name__),
+]
 
 
 def surroundings() -> str:
-    """A hash of what executed notebooks depend on: `core` without its command line, the tables, the
-    records, the findings, the claims, the benches, the names of the data sets that are here, Python.
+    """Hash what executed notebooks depend on: code, tables, records, claims, the names of the data sets
+    that are here, Python.
     """
+    root = notebooks.ROOT
     digest = hashlib.sha256(f"{sys.version}{sorted(data.present_names())}".encode())
-    files = [
-        notebooks.ROOT / "requirements.lock",
-        *notebooks.ROOT.glob("core/**/*.py"),
-        *notebooks.ROOT.glob("core/**/*.cpp"),
-        *notebooks.ROOT.glob("core/**/*.h"),
-        *notebooks.ROOT.glob("book/*.yaml"),
-        *notebooks.ROOT.glob("book/tables/**/*"),
-        *notebooks.ROOT.glob("book/results/**/*.json"),
-        *notebooks.ROOT.glob("book/claims/*"),
-        *notebooks.ROOT.glob("book/bench/*"),
-    ]
-    for file in sorted(files):
-        inside = file.relative_to(notebooks.ROOT)
-        if file.is_file() and ADHOC not in inside.parts and file.parent != COMMANDS:
-            digest.update(f"{inside}\0".encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    for file in sorted(file for pattern in SURROUNDINGS for file in root.glob(pattern)):
+        inside = file.relative_to(root)
+        if file.is_file() and not any(inside.is_relative_to(part) for part in APART):
+            digest.update(f"{inside}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 
 
-def fingerprint(source: Path, around: str) -> str:
-    """A hash of an executed notebook's text and its surroundings."""
+def key(source: Path, around: str) -> str:
+    """Hash a notebook's text and its surroundings: what its outputs follow from."""
     return hashlib.sha256(f"{around}{notebooks.paired(source)}".encode()).hexdigest()
 
 
+def keep(executed: Path, key: str, seconds: float) -> None:
+    """Note of an executed notebook what it followed from, and how long it took."""
+    executed.with_suffix(".json").write_text(json.dumps({"key": key, "seconds": seconds}))
+
+
+def note(executed: Path) -> dict[str, Any]:
+    """Return what was noted of an executed notebook; an empty key where nothing was."""
+    stamp = executed.with_suffix(".json")
+    noted = executed.is_file() and stamp.is_file()
+    return json.loads(stamp.read_text()) if noted else {"key": "", "seconds": 0.0}
+
+
 def execute_all(sources: Iterable[Path], folder: Path, jobs: int = 2) -> list[Path]:
-    """Execute notebooks at their defaults, some at a time, into `folder`; those that nothing
-    changed are kept.
+    """Execute notebooks at their defaults, some at a time, into a folder; those that nothing changed
+    are kept.
 
     Returns the executed .ipynb files in the order of `sources`. Raises InputError that names the
-    notebook and its error when a cell fails, or a package that is missing.
+    notebook and its error when a cell fails or its kernel dies.
     """
     folder.mkdir(parents=True, exist_ok=True)
     targets = {source: folder / f"{source.stem}.ipynb" for source in sources}
     around = surroundings()
-    keys = {source: fingerprint(source, around) for source in targets}
-    changed = [source for source in targets if not _is_current(targets[source], keys[source])]
-    for source in targets:
-        if source not in changed:
-            print(f"  {source.stem}: unchanged", flush=True)
-    with (
-        kernels.environment(max(1, (os.cpu_count() or 1) // jobs)),
-        ProcessPoolExecutor(jobs, kernels.PROCESSES) as papermills,
-        ThreadPoolExecutor(jobs) as pool,
-    ):
-        for line in pool.map(lambda one: _run(one, targets[one], keys[one], papermills), changed):
+
+    def execute(source: Path) -> str:
+        target, wanted = targets[source], key(source, around)
+        if note(target)["key"] == wanted:
+            return f"  {source.stem}: unchanged"
+        target.with_suffix(".json").unlink(missing_ok=True)
+        started = time.perf_counter()
+        with kernel(source.parent) as manager:
+            notebooks.execute(notebooks.read(source), source, target, {}, manager)
+        seconds = time.perf_counter() - started
+        keep(target, wanted, seconds)
+        return f"  {source.stem}: {seconds:.0f} s"
+
+    environment = {
+        **notebooks.environment(),
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs)),
+        "TQDM_DISABLE": "1",
+        # as every kernel has it; matplotlib reads it when it is imported
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    }
+    # papermill changes this process's folder for kernels of its own
+    with notebooks.inherited(environment), ThreadPoolExecutor(jobs if COPIED else 1) as pool:
+        for line in pool.map(execute, targets):
             print(line, flush=True)
     return list(targets.values())
 
 
-def _run(source: Path, target: Path, key: str, papermills: Executor) -> str:
-    """Execute a notebook, and say how long it took."""
-    _stamp(target).unlink(missing_ok=True)
-    with kernels.kernel(source.parent) as started:
-        papermills.submit(_execute, source, target, started).result()
-    _stamp(target).write_text(key)
-    return f"  {source.stem}: {seconds(target):.0f} s"
+@contextlib.contextmanager
+def kernel(folder: Path) -> Iterator[Any]:
+    """A new kernel that works in a folder and ends with the context, as a manager for papermill, which
+    neither starts nor ends it. None where kernels are no copies: papermill starts its own there.
+    """
+    if not COPIED:
+        yield None
+        return
+    from jupyter_client.connect import write_connection_file
+    from jupyter_client.manager import AsyncKernelManager
+
+    PROCESSES.set_forkserver_preload(PRELOADED)
+    clients = []
+
+    class Running(AsyncKernelManager):
+        has_kernel = True
+
+        def client(self, **options: Any) -> Any:
+            clients.append(super().client(**options))
+            return clients[-1]
+
+        async def _async_is_alive(self) -> bool:
+            return process.is_alive()
+
+    with tempfile.TemporaryDirectory() as place:
+        # sockets in a folder of its own: a free port may be somebody else's before a kernel has it
+        connection, _ = write_connection_file(
+            str(Path(place, "kernel.json")), ip=str(Path(place, "kernel")), transport="ipc"
+        )
+        process = PROCESSES.Process(target=_serve, args=(connection, folder))
+        process.start()
+        manager = Running(connection_file=connection)
+        manager.load_connection_file()
+        try:
+            yield manager
+        finally:
+            for client in clients:
+                client.stop_channels()
+            process.kill()
+            process.join()
 
 
-def _execute(source: Path, target: Path, started: tuple[str, int] | None) -> None:
-    with kernels.manager(*started) if started else nullcontext() as kernel:
-        notebooks.execute(notebooks.read(source), source, target, {}, kernel)
+def _serve(connection: str, folder: Path) -> None:
+    """Be a kernel until the process that asked for it ends."""
+    import pandas as pd
+    from ipykernel.kernelapp import launch_new_instance
 
+    def end_with(parent: Any) -> None:
+        parent.join()
+        os._exit(1)
 
-def _stamp(target: Path) -> Path:
-    return target.with_suffix(".sha256")
-
-
-def _is_current(target: Path, key: str) -> bool:
-    """Whether an executed notebook is what executing it again would give."""
-    stamp = _stamp(target)
-    return target.is_file() and stamp.is_file() and stamp.read_text() == key
-
-
-def seconds(executed: Path) -> float:
-    """How long an executed notebook ran, in seconds, as papermill noted it."""
-    return float(
-        json.loads(executed.read_text(encoding="utf-8"))["metadata"]["papermill"]["duration"]
-    )
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
+    os.chdir(folder)
+    # pandas has looked for a notebook when it was imported
+    pd.set_option("display.max_columns", 20)
+    quiet = ["--log-level=CRITICAL", "--HistoryManager.enabled=False"]
+    launch_new_instance(["-f", connection, *quiet])

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lab import datapack
 from lab.report import notebooks
-from lab.report.site.executing import seconds
+from lab.report.site.executing import note
 from lab.report.texts import plain
 
 
@@ -63,7 +63,7 @@ def _times(executed: list[Path]) -> pd.DataFrame:
     rows = [
         {
             "notebook": f"[{path.stem}](../notebooks/{path.stem}.ipynb)",
-            "seconds": round(seconds(path)),
+            "seconds": round(note(path)["seconds"]),
         }
         for path in executed
     ]

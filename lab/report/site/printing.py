@@ -1,57 +1,115 @@
-"""The book as one PDF: Chromium prints every page of the built site, pypdf puts them together."""
+"""The built site as one PDF, or as pictures of its pages: Chromium without a window, by Playwright."""
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import io
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from core.errors import InputError
-from lab.report.site import browser
-from lab.report.site.pipeline import BUILD, named_pages
-from lab.report.site.serving import serving
+from lab.report.notebooks import needed
+from lab.report.site.pipeline import HTML, pages
 
-PDF = BUILD / "book.pdf"
-_MARGIN = {"top": "16mm", "bottom": "16mm", "left": "14mm", "right": "14mm"}
-_FOOT = (
-    '<div style="font-size:8px;width:100%;text-align:center"><span class="pageNumber"></span></div>'
-)
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+#: what keeps Chromium from asking the network for anything of its own
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"),
+    *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
+    "--disable-sync",
+]
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 #: what a reader unfolds on the screen is left out on paper, but for the findings of the first page
 _PREPARE = """document.querySelectorAll('.dropdown, details:not(.finding)').forEach(one => one.remove());
 document.querySelectorAll('details.finding').forEach(one => { one.open = true })"""
+_PAPER = {
+    "format": "A4",
+    "margin": {"top": "16mm", "bottom": "16mm", "left": "14mm", "right": "14mm"},
+    "print_background": True,
+    "display_header_footer": True,
+    "header_template": "<span></span>",
+    "footer_template": '<div style="font-size:8px;width:100%;text-align:center">'
+    '<span class="pageNumber"></span></div>',
+}
 
 
-def pdf(target: Path = PDF, pages: list[str] | None = None) -> Path:
+def executable() -> str | None:
+    """The path of Chromium or Chrome: $CHROMIUM, or the first one on the PATH."""
+    named = os.environ.get("CHROMIUM")
+    return next(filter(None, map(shutil.which, [named] if named else NAMES)), None)
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Any]:
+    """A running browser (Playwright's `Browser`). Raises InputError where there is none."""
+    playwright, path = needed("playwright.sync_api"), executable()
+    if path is None:
+        raise InputError(
+            "no Chromium or Chrome was found (Debian: apt-get install chromium; elsewhere set "
+            "CHROMIUM to its path)"
+        )
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=path, args=FLAGS)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+def visit(view: Any, url: str) -> None:
+    """Load a page and wait until its equations are set."""
+    view.goto(url, wait_until="load")
+    view.evaluate(
+        "async () => { if (document.querySelector('.math') && window.MathJax?.startup)"
+        " await window.MathJax.startup.promise; }"
+    )
+
+
+def _built(names: list[str] | None) -> dict[str, str]:
+    """The addresses of built pages. Raises InputError where there is no site, or no such page."""
+    wanted = pages(names)
+    if not (HTML / "index.html").is_file():
+        raise InputError(f"there is no site in {HTML}; `make book` builds it")
+    return {page: (HTML / f"{page}.html").as_uri() for page in wanted}
+
+
+def pdf(target: Path, names: list[str] | None = None) -> Path:
     """Print the built site, or some of its pages, into one PDF with an outline; folded lists and
     solutions are left out. Raises InputError without a site, a browser or pypdf, and for an unknown
     page.
     """
-    wanted = named_pages(pages)
-    if not importlib.util.find_spec("pypdf"):
-        raise InputError("the PDF needs the package pypdf: pip install pypdf")
-    from pypdf import PdfWriter
-
-    writer = PdfWriter()
-    with serving() as address, browser.opened() as chromium:
+    built, writer = _built(names), needed("pypdf").PdfWriter()
+    with browser() as chromium:
         view = chromium.new_page(color_scheme="light")
-        for page in wanted:
-            browser.visit(view, f"{address}/{page}.html")
+        for url in built.values():
+            visit(view, url)
+            view.evaluate(_PREPARE)
             title = view.title().split(" — ")[0]
-            writer.append(io.BytesIO(_printed(view)), outline_item=title)
+            writer.append(io.BytesIO(view.pdf(**_PAPER)), outline_item=title)
     target.parent.mkdir(parents=True, exist_ok=True)
     writer.write(target)
     print(f"{len(writer.pages)} pages in {target}")
     return target
 
 
-def _printed(view: Any) -> bytes:
-    view.evaluate(_PREPARE)
-    return view.pdf(
-        format="A4",
-        margin=_MARGIN,
-        print_background=True,
-        display_header_footer=True,
-        header_template="<span></span>",
-        footer_template=_FOOT,
-    )
+def screenshots(folder: Path, names: list[str] | None = None) -> list[Path]:
+    """Take a picture of every page, or of some, at desktop and phone width, light and dark, into a
+    folder. Raises InputError without a site or a browser, and for an unknown page.
+    """
+    built, taken = _built(names), []
+    folder.mkdir(parents=True, exist_ok=True)
+    with browser() as chromium:
+        for name, (width, height) in SIZES.items():
+            for scheme in ("light", "dark"):
+                screen = {"width": width, "height": height}
+                view = chromium.new_page(viewport=screen, color_scheme=scheme)
+                for page, url in built.items():
+                    visit(view, url)
+                    taken.append(folder / f"{page.replace('/', '-')}-{name}-{scheme}.png")
+                    view.screenshot(path=str(taken[-1]), full_page=True)
+                view.close()
+    print(f"{len(taken)} pictures in {folder}")
+    return taken

@@ -1,0 +1,52 @@
+"""The built site is sound: `SITE=_build/html pytest tests/lab/site/test_built.py`, or `make check`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lab.report.site import pipeline
+from tests.lab.site.soundness import Visitor, problems, styles_elsewhere
+
+SITE = Path(os.environ.get("SITE", "no-site"))
+pytestmark = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="SITE names no site")
+every = pytest.mark.parametrize("page", pipeline.pages())
+
+
+@pytest.fixture(scope="module")
+def visitor(chromium, served):
+    return Visitor(chromium, served(SITE))
+
+
+@every
+def test_links_descriptions_and_sources(page):
+    assert problems(SITE, page) == []
+
+
+def test_styles_come_from_the_site_itself():
+    assert styles_elsewhere(SITE) == []
+
+
+@every
+def test_a_browser_finds_nothing_wrong(visitor, page):
+    assert visitor.problems(page) == []
+
+
+def test_the_theme_button_reaches_light_and_dark(visitor):
+    visitor.problems("book/intro")
+    state = (
+        "[document.documentElement.dataset.theme, getComputedStyle(document.body).backgroundColor]"
+    )
+    seen = {tuple(visitor.view.evaluate(state))}
+    for _ in range(3):
+        visitor.view.locator("button.theme-switch-button:visible").first.click()
+        seen.add(tuple(visitor.view.evaluate(state)))
+    assert {theme for theme, _ in seen} >= {"light", "dark"}
+    assert len({colour for _, colour in seen}) >= 2
+
+
+def test_the_search_finds_a_word(visitor):
+    visitor.view.goto(f"{visitor.address}/search.html?q=federated")
+    visitor.view.wait_for_selector("#search-results ul.search li a")
