@@ -73,6 +73,17 @@ def parts_imported(text: str, package: str = "core") -> set[str]:
     return found
 
 
+#: the most lines of Python that each part of the whole may have: what adds somewhere takes away
+#: somewhere. They only fall
+MOST_LINES = {"core": 21_500, "lab": 12_700, "benchmarks": 700, "tests": 34_000}
+
+
+@pytest.mark.parametrize("part", MOST_LINES)
+def test_the_whole_is_limited(part):
+    lines = sum(len(path.read_text().splitlines()) for path in (ROOT / part).rglob("*.py"))
+    assert lines <= MOST_LINES[part]
+
+
 def test_every_part_has_a_floor():
     assert {part_of(path) for path in FILES} <= set(FLOORS)
 
