@@ -91,7 +91,7 @@ def worth(pictures):
 # layer takes the statistics it is given:
 
 # %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(GroupwiseNorm.normalised)
+source(GroupwiseNorm.forward)
 
 # %% [markdown]
 # Without the constraint the condensed images of a client are normalised with their own mean and deviation. Both ways,

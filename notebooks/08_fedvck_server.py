@@ -163,7 +163,8 @@ with canvas(6.5, 5.5, f"Logit prototypes and {k} hard negatives") as axes:
 show(
     axes.figure,
     alt=f"Logit prototypes of {len(classes)} classes as colours, from "
-    f"{prototypes.min():.1f} to {prototypes.max():.1f}; frames mark hard negatives.",
+    f"{prototypes.min():.1f} to {prototypes.max():.1f}; "
+    "frames mark hard negatives.",
 )
 
 # %% [markdown]

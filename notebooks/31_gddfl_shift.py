@@ -117,7 +117,7 @@ pd.DataFrame(looks).T.round(1)
 # with a hook:
 
 # %% mystnb={"code_prompt_show": "Show the hook in core"} tags=["hide-cell"]
-source(shift.Change.at)
+source(shift.Shift.change)
 
 
 # %% tags=["hide-input"]

@@ -27,6 +27,7 @@ from lab.record import REPOSITORY
 from lab.report import dots, method_name, show
 from lab.report.intervals import interval
 from lab.report.style import sentences
+from lab.report.texts import Markdown
 
 bench = {
     path.stem: json.loads(path.read_text())
@@ -114,7 +115,7 @@ held = pd.DataFrame(
 ).T
 held.insert(3, "difference", held["again"] - held["record"])
 held = held.sort_values("difference", key=abs, ascending=False)
-print(
+Markdown(
     f"{(held['difference'].abs() <= 2).sum()} of {len(held)} lie within two "
     f"points of their record, {(held['difference'].abs() <= 0.05).sum()} have "
     f"it to a decimal; {held['same bytes'].sum()} sent the same bytes."

@@ -52,8 +52,8 @@ def mmd(
     with torch.autocast(x.device.type, enabled=False):
         x, y = at_least_float32(x), at_least_float32(y)
         if kernel == "gaussian":
-            return _gaussian_mmd(x, y, _shares(y, y_weights))
-        mean = y.mean(-2) if y_weights is None else (y * _shares(y, y_weights)[..., None]).sum(-2)
+            return gaussian_mmd(x, y, shares(y, y_weights))
+        mean = y.mean(-2) if y_weights is None else (y * shares(y, y_weights)[..., None]).sum(-2)
         return (x.mean(-2) - mean).square().sum(-1)
 
 
@@ -61,7 +61,7 @@ def _not_zero(values: torch.Tensor) -> torch.Tensor:
     return values.clamp_min(torch.finfo(values.dtype).tiny)
 
 
-def _shares(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def shares(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     """Weights that sum to one, (..., n)."""
     if weights is None:
         return samples.new_full(samples.shape[:-1], 1 / samples.shape[-2])
@@ -69,7 +69,7 @@ def _shares(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor
     return weights / _not_zero(weights.sum(-1, keepdim=True))
 
 
-def _gaussian_mmd(x: torch.Tensor, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+def gaussian_mmd(x: torch.Tensor, y: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     """The squared distance of `mmd` with the Gaussian kernel; `shares` of Y sum to one."""
     samples = torch.cat([x, y], -2)
     # distances do not change, but |a|^2 + |b|^2 - 2<a, b> loses fewer digits near the origin
@@ -79,7 +79,7 @@ def _gaussian_mmd(x: torch.Tensor, y: torch.Tensor, shares: torch.Tensor) -> tor
         squares[..., :, None] + squares[..., None, :] - 2 * samples @ samples.transpose(-2, -1)
     )
     distances = distances.clamp_min(0)
-    signed = torch.cat([_shares(x, None), -shares], -1)
+    signed = torch.cat([shares(x, None), -shares], -1)
     # h: a sample has distance 0 to itself
     present = (signed != 0).to(x.dtype)
     count = present.sum(-1)

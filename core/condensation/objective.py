@@ -146,16 +146,16 @@ class Draws:
         self.constant, self.sliding = constant, sliding
         #: groups of each client, and its real images, once they were counted
         self.sizes = torch.bincount(owner, minlength=len(rngs)).tolist()
-        self._images: list[int] | None = None
+        self.image_counts: list[int] | None = None
 
     def of(self, clients: slice) -> Draws:
         """The draws of the groups of consecutive clients alone: the same numbers."""
         some = copy.copy(self)
         some.rngs, some.sizes = self.rngs[clients], self.sizes[clients]
-        some._images = None if self._images is None else self._images[clients]
+        some.image_counts = None if self.image_counts is None else self.image_counts[clients]
         return some
 
-    def _draw(
+    def draw_each(
         self,
         function: Callable[..., torch.Tensor],
         sizes: list[int],
@@ -177,11 +177,11 @@ class Draws:
 
     def uniform(self, count: int, *purpose: str | int) -> torch.Tensor:
         """(G, count) uniform numbers."""
-        return self._draw(torch.rand, self.sizes, [count], *purpose)
+        return self.draw_each(torch.rand, self.sizes, [count], *purpose)
 
     def normal(self, count: int, *purpose: str | int) -> torch.Tensor:
         """(G, count) standard normal numbers."""
-        return self._draw(torch.randn, self.sizes, [count], *purpose)
+        return self.draw_each(torch.randn, self.sizes, [count], *purpose)
 
     def augmentation(self, strategy: str, size: int, *purpose: str | int) -> Augmentation:
         """One augmentation per group."""
@@ -196,10 +196,10 @@ class Draws:
         of the batch.
         """
         if not replacement:
-            if self._images is None:  # once: a GPU is waited for
+            if self.image_counts is None:  # once: a GPU is waited for
                 owners = real.owner[real.group]
-                self._images = torch.bincount(owners, minlength=len(self.rngs)).tolist()
-            keys = self._draw(torch.rand, self._images, [], *purpose)
+                self.image_counts = torch.bincount(owners, minlength=len(self.rngs)).tolist()
+            keys = self.draw_each(torch.rand, self.image_counts, [], *purpose)
             return draw_different(real.group, real.groups, keys, count)
         if self.sliding:
             # a window over a sequence in which each block of `count` draws follows the last

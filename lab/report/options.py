@@ -83,7 +83,7 @@ def meanings(cls: type) -> dict[str, str]:
 
 def _title(name: str) -> str:
     """The first sentence of an algorithm's description."""
-    module = importlib.import_module(f"core.algorithms.{name}")
+    module = importlib.import_module(algorithms.find(name).__module__)
     first = " ".join((module.__doc__ or "").split("\n\n")[0].split())
     return first.partition(". ")[0].removesuffix(".")
 

@@ -7,11 +7,8 @@ import sys
 
 import pytest
 
-from core.files import FileError
-from core.models import kernels
-from lab import rounds, source
+from lab import source
 from lab.source import REPOSITORY
-from tests.lab.small_runs import small
 
 
 @pytest.mark.parametrize("changed", ["core/baselines/a.py", "core/data/a.py", "lab/running.py"])
@@ -77,15 +74,6 @@ def test_no_run_begins_with_code_that_changed_since_the_process_began(tmp_path):
         "FileError: the program changed since this process began; start again",
         f"{source.code_version('fedavg')} False",
     ], said.stderr
-
-
-def test_a_run_does_not_go_on_with_other_kernels(tmp_path, monkeypatch):
-    checkpoint = tmp_path / "run.safetensors"
-    next(rounds(small(), checkpoint=checkpoint))
-    other = {"eager": "fused", "fused": "eager"}[kernels.in_use()]
-    monkeypatch.setattr(kernels, "in_use", lambda: other)
-    with pytest.raises(FileError):
-        next(rounds(small(), checkpoint=checkpoint))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can forget a peak")

@@ -183,7 +183,7 @@ def test_texts_of_claims(tmp_path, monkeypatch, kind):
     assert all(evil(what) in page for what in ("claim", "where", "detail"))
     for place in ("javascript:alert(1)//", "//elsewhere", evil("page"), 3):
         path.write_text(yaml.safe_dump({"claims": [one | {"page": place}]}))
-        with pytest.raises(InputError, match="claim 1"):
+        with pytest.raises(InputError, match="claims, 1, page"):
             claims.claims("fedmk", tmp_path)
 
 
