@@ -52,8 +52,12 @@ def mmd(
     with torch.autocast(x.device.type, enabled=False):
         x, y = at_least_float32(x), at_least_float32(y)
         if kernel == "gaussian":
-            return gaussian_mmd(x, y, shares(y, y_weights))
-        mean = y.mean(-2) if y_weights is None else (y * shares(y, y_weights)[..., None]).sum(-2)
+            return gaussian_mmd(x, y, weight_shares(y, y_weights))
+        mean = (
+            y.mean(-2)
+            if y_weights is None
+            else (y * weight_shares(y, y_weights)[..., None]).sum(-2)
+        )
         return (x.mean(-2) - mean).square().sum(-1)
 
 
@@ -61,7 +65,7 @@ def _not_zero(values: torch.Tensor) -> torch.Tensor:
     return values.clamp_min(torch.finfo(values.dtype).tiny)
 
 
-def shares(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def weight_shares(samples: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     """Weights that sum to one, (..., n)."""
     if weights is None:
         return samples.new_full(samples.shape[:-1], 1 / samples.shape[-2])
@@ -79,7 +83,7 @@ def gaussian_mmd(x: torch.Tensor, y: torch.Tensor, shares: torch.Tensor) -> torc
         squares[..., :, None] + squares[..., None, :] - 2 * samples @ samples.transpose(-2, -1)
     )
     distances = distances.clamp_min(0)
-    signed = torch.cat([shares(x, None), -shares], -1)
+    signed = torch.cat([weight_shares(x, None), -shares], -1)
     # h: a sample has distance 0 to itself
     present = (signed != 0).to(x.dtype)
     count = present.sum(-1)

@@ -54,8 +54,8 @@ def medmnist(root: Path, **changes) -> Path:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"train_images": np.zeros((20, 28, 28), np.float32)},
-        {"train_images": np.zeros((20, 28, 14), np.uint8)},
+        {"train_images": np.full((20, 28, 28), 7, np.float32)},
+        {"train_images": np.zeros((20, 28), np.uint8)},
         {"train_images": np.zeros((19, 28, 28), np.uint8)},
         {"train_labels": None},
         {"train_labels": np.full((20, 1), -1)},

@@ -218,7 +218,7 @@ def finished(workers, handle):
 
 def test_a_worker_with_other_code_than_the_caller_refuses(tmp_path):
     task = Task(item(0), tmp_path, "cpu", "float32", None)
-    assert "core changed" in perform(attrs.evolve(task, code="0" * 12))
+    assert "program changed" in perform(attrs.evolve(task, code="0" * 12))
     assert not list(tmp_path.iterdir())
     assert perform(task).code == code_version(task.item.experiment.algorithm)
 
@@ -229,7 +229,7 @@ def test_a_sweep_ends_where_the_code_changed(tmp_path, monkeypatch):
     table = sweep([item(0), item(1)], where, tmp_path, "cpu", "float32")
     assert next(table)[0].state == "failed"
     monkeypatch.setattr("lab.source.source", dict)
-    with pytest.raises(FileError, match="core changed"):
+    with pytest.raises(FileError, match="program changed"):
         next(table)
     assert where.begun == [0] and where.stopped
 
