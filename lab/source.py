@@ -19,9 +19,7 @@ ALGORITHM = re.compile(r"core/(?:algorithms|baselines)/(?!__init__)(\w+)")
 
 def source() -> dict[str, bytes]:
     """The files that runs go through, as they are now, by their path."""
-    core = (
-        file for kind in ("py", "cpp", "h") for file in (REPOSITORY / "core").rglob(f"*.{kind}")
-    )
+    core = (REPOSITORY / "core").rglob("*.py")
     files = sorted([*core, *(REPOSITORY / "lab" / name for name in DECIDES)])
     return {file.relative_to(REPOSITORY).as_posix(): file.read_bytes() for file in files}
 
