@@ -36,6 +36,8 @@ class Published:
     note: str
     #: the deviation of the same number in another table, where this one prints none
     std_elsewhere: float | None = None
+    #: its place in the file, which tells cells of a table that share one printed number
+    line: int = 0
 
     @property
     def spread(self) -> float | None:
@@ -60,6 +62,7 @@ def read_published(path: Path) -> list[dict[str, str]]:
     for number, row in enumerate(rows, 2):
         if None in row or None in row.values():
             raise InputError(f"{short(path)}, row {number}, has not as many values as the header")
+        row["line"] = str(number)
     return rows
 
 
@@ -70,7 +73,7 @@ def of_table(rows: Sequence[dict[str, str]], table: str) -> list[dict[str, str]]
     """
 
     def same_runs(row: Mapping[str, str]) -> tuple[str, ...]:
-        apart = ("table", "setting", "std", "note")
+        apart = ("table", "setting", "std", "note", "line")
         return tuple(value for key, value in row.items() if key not in apart)
 
     spreads = dict[tuple[str, ...], set[str]]()
@@ -111,7 +114,7 @@ def join_match(row: Mapping[str, Any], column: Mapping[str, Any]) -> dict[str, A
 def match_one(rows: list[dict[str, str]], match: Mapping[str, Any], where: str) -> Published:
     """The one printed number that fits; raises InputError when none or several do."""
     for key in match:
-        if rows and key not in (known := set(rows[0]) - {*PRINTED, "std_elsewhere"}):
+        if rows and key not in (known := set(rows[0]) - {*PRINTED, "std_elsewhere", "line"}):
             raise unknown(f"column to match in published.csv ({where})", key, known)
     found = [
         row for row in rows if all(_matches(row, key, wanted) for key, wanted in match.items())
@@ -145,4 +148,5 @@ def as_published(row: Mapping[str, str], where: str) -> Published:
     for key, known in (("unit", UNITS), ("better", BETTER)):
         if row[key] not in known:
             raise unknown(f"{key} in published.csv ({where})", row[key], known)
-    return Published(value, text, std, row["unit"], row["better"], row["note"], elsewhere)
+    line = int(row.get("line", 0))
+    return Published(value, text, std, row["unit"], row["better"], row["note"], elsewhere, line)

@@ -25,14 +25,14 @@ import pandas as pd
 
 from core.data import available
 from lab.report import (
+    by_paper,
+    directions,
     expected_verdicts,
-    headline,
     orders,
     progress,
     records_apart,
     records_summary,
     table_frame,
-    tally,
     versions,
 )
 from lab.report.intervals import OUTCOMES, Comparison
@@ -40,25 +40,29 @@ from lab.report.style import sentences
 from lab.report.texts import Markdown
 from lab.report.verdict import margin
 
+# %% [markdown]
+# Every number that the papers print, by what came out for it: each column adds up to the last line. Costs follow from
+# shapes and settings are read back, so they say nothing about a method's accuracy. Methods that share a printed cell are
+# one number, with the worst of their verdicts; a number that the same runs measured in another table is a repeat.
+
 # %%
-Markdown(headline())
+by_paper()
+
+# %% [markdown]
+# With less than the paper's budget, or on other data, only the order of two rows says something. Pairs that are ordered
+# as printed (1), the other way round (-1), or neither for sure by a 90% interval (0); if all methods were equal one in
+# twenty would be expected on each side.
+
+# %%
+pd.crosstab(directions()["ordered"], directions()["paper"])
 
 # %% [markdown]
 # ## Coverage
 #
-# A cell is a method in a column of a table, at the profile at which most of the column is measured; the sentences above
-# count FedVCK's Table 11 at `converged`, too. [How a verdict is reached](../book/intro) is written on the first page.
+# A cell is a method in a column of a table, at the profile at which most of the column is measured. [How a verdict is reached](../book/intro) is written on the first page.
 
 # %%
 progress()
-
-# %% [markdown]
-# Settings that are read back and costs that follow from shapes say nothing about a method's accuracy, so they are counted
-# apart. A number that several tables repeat from the same runs counts once, and methods' cells that are not printed do
-# not count:
-
-# %%
-tally().T
 
 # %% [markdown]
 # ## Orders

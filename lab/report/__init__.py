@@ -14,7 +14,6 @@ from lab.report.charts import (
 )
 from lab.report.figures import condensed_images, image_rows, show
 from lab.report.frames import metrics_frame, table_frame
-from lab.report.frontpage import headline
 from lab.report.intervals import expected_verdicts
 from lab.report.listing import source
 from lab.report.status import (
@@ -25,17 +24,18 @@ from lab.report.status import (
     versions,
 )
 from lab.report.tables import table
-from lab.report.tallies import orders, tally
+from lab.report.tallies import by_paper, directions, orders
 
 __all__ = [
     "bars",
+    "by_paper",
     "condensed_images",
     "coverage",
     "curve_frame",
     "curves",
+    "directions",
     "dots",
     "expected_verdicts",
-    "headline",
     "image_rows",
     "lines",
     "method_name",
@@ -50,7 +50,6 @@ __all__ = [
     "source",
     "table",
     "table_frame",
-    "tally",
     "versions",
 ]
 

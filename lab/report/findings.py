@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from lab.forms import TABLES, check_keys, read_yaml
 from lab.report import style
 from lab.report.charts import dots
 from lab.report.claims import PAPERS
+from lab.report.figures import to_html
 from lab.report.intervals import interval
 from lab.report.verdict import (
     EXACT,
@@ -116,6 +118,19 @@ def pictures() -> dict[str, Figure]:
     """
     known = records()
     return {name: _picture(entry, known) for name, entry in read_yaml(FINDINGS).items()}
+
+
+def folded(list_of_findings: str, pictures: Mapping[str, Figure] | None = None) -> str:
+    """Findings, a Markdown list as `findings()` gives it, each as a headline that opens; a picture of
+    the same name stands above its sentences.
+    """
+    made = []
+    for item in re.split(r"^\* \*\*", list_of_findings, flags=re.MULTILINE)[1:]:
+        title, text = item.rstrip().replace("\n\n  ", "\n\n").split("** ", 1)
+        picture = (pictures or {}).get(title)
+        drawn = f"{to_html(picture)}\n\n" if picture else ""
+        made.append(f"```{{dropdown}} {title}\n:class-container: finding\n\n{drawn}{text}\n```\n")
+    return "\n".join(made)
 
 
 def _picture(entry: Mapping[str, Any], known: Mapping[str, Record]) -> Figure:

@@ -1,4 +1,6 @@
-"""What all tables say together: verdicts by kind of number, and printed orders beside measured."""
+"""What all tables say together: verdicts on the numbers that papers print, and printed orders beside
+measured.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,16 @@ from lab.report.verdict import (
 from lab.table import Cell
 
 #: the columns of `numbers`
-NUMBERS = ("paper", "own", "kind", "profile", "budget", "verdict", "difference")
+NUMBERS = ("paper", "table", "line", "own", "kind", "profile", "budget", "verdict", "difference")
+#: what is said of a printed number that another line, measured by the same runs, has said already
+REPEAT = "repeats another number"
+#: verdicts from the best to the worst: of the methods that share a printed cell the worst counts
+ORDER = (*OUTCOMES, *(verdict for verdict in VERDICTS if verdict not in OUTCOMES))
 
 
 def identity(cell: Cell) -> tuple[str, str, float | None]:
-    """What makes two cells one printed number: the same runs, measure and value.
-
-    The first run stands for all: one of the tables may have more seeds.
+    """What makes two cells one measurement of one number: the same runs, measure and printed value. The first
+    run stands for all: one of the tables may have more seeds.
     """
     printed = cell.published.value if cell.published else None
     return cell.experiments[0].id, cell.record_metric, printed
@@ -52,8 +57,8 @@ def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]
 
 
 def _decided(spec: TableSpec, known: Mapping[str, Record]) -> dict[str, tuple[Cell, Judgement]]:
-    """By address, the cells that are compared with print at one of the `DECIDING` profiles, where a
-    table may show another: there its rivals have more.
+    """By address, the cells that are compared with print at one of the `DECIDING` profiles, where a table may
+    show another: there its rivals have more.
     """
     found: dict[str, tuple[Cell, Judgement]] = {}
     for profile in reversed(DECIDING):
@@ -65,45 +70,67 @@ def _decided(spec: TableSpec, known: Mapping[str, Record]) -> dict[str, tuple[Ce
 
 
 def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """One row for each printed number of a paper's tables that is measured by runs of its own.
+    """One row for each number that a table of a paper prints; a word in the place of one (OOM) is none.
 
-    Cells that the same runs fill, for the same printed value of the same metric, count once: where
-    they stand first. A cell that is compared with print counts as such, also where its table shows
-    the column with less work. Columns: `paper`; `own`, whether it is of the paper's own method; `kind`
-    ("results", "costs" or "settings"); `profile`; `budget` (`FULL` or `REDUCED` of `lab.report.verdict`);
-    `verdict`; `difference`, measured minus printed. Tables with names are the book's own and do not
-    count.
+    Columns: `paper`, `table`; `line` of `published.csv`; `own`, whether it is of the paper's own method;
+    `kind` ("results", "costs" or "settings"); `profile`; `budget` (`FULL` or `REDUCED` of
+    `lab.report.verdict`); `verdict`; `difference`, measured minus printed. A cell that is compared with print
+    counts as such, also where its table shows the column with less work. Methods that share a printed cell
+    are one number, with the worst of their verdicts. A number that the same runs have measured for another
+    line of the same value is a `REPEAT` of it.
     """
     known = records() if measured is None else measured
-    rows: dict[tuple[str, str, float | None], dict[str, object]] = {}
+    lines: dict[tuple[str, int], list[tuple[Cell, Judgement]]] = {}
     for spec, cells in _tables(known):
         decided = _decided(spec, known)
         for cell, found in zip(cells, judge(cells, known), strict=True):
             if budget(cell.profile, cell.stand_in) != FULL:
                 cell, found = decided.get(cell.address, (cell, found))
-            if cell.published is None or not found.seeds:
-                continue
-            row = {
-                "paper": spec.paper,
-                "own": cell.experiments[0].algorithm == spec.paper,
-                "kind": EXACT.get(cell.metric, "results"),
-                "profile": cell.profile,
-                "budget": budget(cell.profile, cell.stand_in),
-                "verdict": found.verdict,
-                "difference": found.difference,
-            }
-            rows.setdefault(identity(cell), row)
-    return pd.DataFrame(rows.values(), columns=list(NUMBERS))
+            if cell.published and cell.published.value is not None:
+                lines.setdefault((spec.paper, cell.published.line), []).append((cell, found))
+    # lines that the same runs measure, at the first of them
+    first, repeats = dict[tuple[str, str, float | None], tuple[str, int]](), set[tuple[str, int]]()
+    for line, sharing in lines.items():
+        seen = [identity(cell) for cell, found in sharing if found.seeds]
+        before = next((first[one] for one in seen if one in first), line)
+        first |= dict.fromkeys(seen, before)
+        if before != line:
+            lines[before] += [(cell, found) for cell, found in sharing if found.seeds]
+            repeats.add(line)
+    rows = []
+    for line, sharing in lines.items():
+        done = [one for one in sharing if one[1].seeds]
+        cell, found = max(done or sharing, key=lambda one: ORDER.index(one[1].verdict))
+        own = any(one.experiments[0].algorithm == cell.paper for one, _ in sharing)
+        level = budget(cell.profile, cell.stand_in)
+        kind, table = EXACT.get(cell.metric, "results"), sharing[0][0].table
+        verdict = REPEAT if line in repeats else found.verdict
+        place = (line[0], table, line[1], own, kind, cell.profile, level)
+        rows.append((*place, verdict, found.difference))
+    return pd.DataFrame(rows, columns=list(NUMBERS))
+
+
+def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
+    """How many of `numbers` have each verdict, by kind: a column for each paper, whose lines add up to the
+    numbers that it prints. Settings are counted in one line.
+    """
+    rows = numbers() if counted is None else counted
+    said = (rows["kind"] + ": " + rows["verdict"]).mask(rows["kind"] == "settings", "settings")
+    counts = pd.crosstab(said.mask(rows["verdict"] == REPEAT, REPEAT), rows["paper"])
+    order = [f"{kind}: {verdict}" for kind in ("results", "costs") for verdict in ORDER]
+    named = [name for name in [*order, "settings", REPEAT] if name in counts.index]
+    counts = counts.reindex(index=named, columns=list(PAPERS), fill_value=0)
+    counts.loc["numbers in print"] = counts.sum()
+    return counts.rename(columns=PAPERS).rename_axis(index="", columns=None)
 
 
 def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """One row for each pair of rows of a paper's tables that is measured with less than the paper's
-    budget, or on other data, and printed further apart than the margin: `paper`, whether the pair is
-    `ordered` as printed (1), the other way round (-1), or neither for sure (0), and how many `seeds`
-    both have.
+    """One row for each pair of rows of a paper's tables that is measured with less than the paper's budget,
+    or on other data, and printed further apart than the margin: `paper`, whether the pair is `ordered` as
+    printed (1), the other way round (-1), or neither for sure (0), and how many `seeds` both have.
 
-    A pair counts once, wherever the same runs stand, and by the first measure of its table: others of
-    the same runs go with it. Costs and settings have no order here.
+    A pair counts once, wherever the same runs stand, and by the first measure of its table: others of the
+    same runs go with it. Costs and settings have no order here.
     """
     known = records() if measured is None else measured
     found: dict[frozenset[tuple[str, str, float | None]], tuple[str, int, int]] = {}
@@ -124,22 +151,13 @@ def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     return pd.DataFrame(found.values(), columns=["paper", "ordered", "seeds"])
 
 
-def tally(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """How many of `numbers` have each verdict, a row for each kind: results, costs, and settings."""
-    rows = numbers(measured)
-    counts = pd.crosstab(rows["kind"], rows["verdict"])
-    always = [*OUTCOMES, *(name for name in VERDICTS if name.startswith("direction"))]
-    seen = [name for name in VERDICTS if name in always or name in counts]
-    return counts.reindex(index=["results", "costs", "settings"], columns=seen, fill_value=0)
-
-
 def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """Kendall's tau between printed and measured order of the methods, for every column with at
-    least three of both: `paper`, `table`, `column`, `metric`, `profile`, `methods`, `seeds`, `tau`
-    (mean over the seeds that all methods have) and the ends of its 95% interval, `low` and `high`.
+    """Kendall's tau between printed and measured order of the methods, for every column with at least three
+    of both: `paper`, `table`, `column`, `metric`, `profile`, `methods`, `seeds`, `tau` (mean over the seeds
+    that all methods have) and the ends of its 95% interval, `low` and `high`.
 
-    Pairs that are printed within the margin of each other do not count; costs and settings, which
-    follow from shapes, have no order here, nor has a table whose rows are not compared.
+    Pairs that are printed within the margin of each other do not count; costs and settings, which follow from
+    shapes, have no order here, nor has a table whose rows are not compared.
     """
     known = records() if measured is None else measured
     rows = []
@@ -150,27 +168,24 @@ def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
             here = list(of.values())
             found = None if metric in EXACT else _order(here, known)
             if found:
-                place = {"paper": spec.paper, "table": spec.table}
-                place |= {"column": column, "metric": metric, "profile": here[0].profile}
-                rows.append(place | found)
+                rows.append((spec.paper, spec.table, column, metric, here[0].profile, *found))
     names = ("paper", "table", "column", "metric", "profile", "methods", "seeds", "tau")
     return pd.DataFrame(rows, columns=[*names, "low", "high"]).dropna(subset="tau")
 
 
-def _order(cells: Sequence[Cell], known: Mapping[str, Record]) -> dict[str, float] | None:
-    """Printed against measured order of a column's cells; None where there is nothing to order."""
+def _order(cells: Sequence[Cell], known: Mapping[str, Record]) -> tuple[float, ...] | None:
+    """Number of methods and of seeds, and tau with its interval, of a column's cells; None where there is
+    nothing to order.
+    """
     rows = [
         (float(cell.published.value), found)
         for cell in cells
         if cell.published and cell.published.value is not None and (found := values(cell, known))
     ]
-    if len(rows) < 3:
-        return None
-    seeds = sorted(set.intersection(*(set(found) for _, found in rows)))
-    if not seeds:
+    seeds = sorted(set.intersection(*(set(found) for _, found in rows))) if rows else []
+    if len(rows) < 3 or not seeds:
         return None
     printed = [value for value, _ in rows]
     near = margin(statistics.fmean(printed), cells[0].unit, cells[0].metric in EXACT)
     scores = np.array([[found[seed] for _, found in rows] for seed in seeds])
-    tau, low, high = kendall(printed, scores, near)
-    return {"methods": len(rows), "seeds": len(seeds), "tau": tau, "low": low, "high": high}
+    return (len(rows), len(seeds), *kendall(printed, scores, near))

@@ -19,18 +19,16 @@ def fragments(executed: list[Path]) -> dict[str, str]:
         classroom,
         figures,
         findings,
-        frontpage,
         status,
         tallies,
     )
 
-    counted, counts = tallies.numbers(), claims.claims_count()
+    counts = claims.claims_count()
     return {
-        "headline.md": frontpage.headline(counted) + "\n",
-        "coverage.md": markdown_table(frontpage.by_paper(counted)),
+        "coverage.md": markdown_table(tallies.by_paper().reset_index()),
         "claims.md": figures.to_html(claims.claims_figure(counts)) + "\n",
         "bottom_lines.md": findings.bottom_lines(),
-        "findings.md": frontpage.folded(findings.findings(), findings.pictures()),
+        "findings.md": findings.folded(findings.findings(), findings.pictures()),
         "main_claims.md": markdown_table(claims.claims_count(main=True).reset_index()),
         "exercises.md": markdown_table(
             classroom.exercise_table(map(notebooks.find, notebooks.chapters()))

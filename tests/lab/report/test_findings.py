@@ -10,6 +10,7 @@ from scipy import stats
 from core.errors import InputError
 from lab import TableSpec, records
 from lab.forms import TABLES, read_yaml
+from lab.report import charts
 from lab.report.claims import PAPERS
 from lab.report.findings import (
     BOTTOM_LINES,
@@ -20,6 +21,7 @@ from lab.report.findings import (
     bottom_lines,
     findings,
     findings_on,
+    folded,
     pictures,
     stated,
 )
@@ -250,3 +252,14 @@ def test_what_records_do_not_give_is_not_said(changes, said):
     name, entry = next(iter(ENTRIES.items()))
     with pytest.raises(InputError, match=said):
         stated(name, entry | changes, records())
+
+
+def test_a_finding_opens_below_its_headline():
+    made = folded("* **It holds.** At 3 ± 1%. [More](x)\n* **It does not.** No.\n")
+    assert made.count("```{dropdown} It ") == made.count("\n```\n") == 2
+    assert "dropdown} It holds.\n:class-container: finding\n\nAt 3 ± 1%. [More](x)\n```" in made
+    picture = {"It holds.": charts.bars({"a": (1.0, 0.5)}, "accuracy")}
+    drawn = folded("* **It holds.** At 3 ± 1%. [More](x)\n* **It does not.** No.\n", picture)
+    assert drawn.count("<figure") == 1 and drawn.index("<figure") < drawn.index("At 3 ± 1%")
+    paragraphs = folded("* **It holds.** At 3%.\n\n  At 4%, too.\n* **It does not.** No.\n")
+    assert "finding\n\nAt 3%.\n\nAt 4%, too.\n```\n" in paragraphs
