@@ -12,14 +12,13 @@ import importlib
 import io
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from core.federation import Client, Runtime, Task, distribute
-from timing import accuracy, clock, keep, options, race, some_of, whole_run
+from timing import accuracy, keep, options, race, some_of, whole_run
 
 CLIENTS, ROUNDS, ITERATIONS, CONDENSED, REAL, BATCH, EPOCHS = 10, 2, 40, 5, 16, 64, 60
 SHARED = {"dsa": True, "dsa_strategy": "color_crop_cutout_flip_scale_rotate", "con_temp": 0.1}
@@ -74,11 +73,7 @@ def theirs(task: Task, clients: list[Client]) -> nn.Module:
 
 def main() -> None:
     """Time both in turn, seed by seed, and print and keep what was found."""
-    parser = options(__doc__)
-    parser.add_argument("checkout", type=Path)
-    parser.add_argument("--dataset", default="mnist")
-    parser.add_argument("--images", type=int, default=1000)
-    given = parser.parse_args()
+    given = options(__doc__, "mnist").parse_args()
     sys.path.insert(0, str(given.checkout.resolve()))
     runtime = Runtime.choose(given.device, given.precision)
     task = some_of(given.dataset, given.images, runtime, width=128)
@@ -90,17 +85,13 @@ def main() -> None:
         parts = distribute(task, {"name": "dirichlet", "alpha": 0.1}, CLIENTS, seed)
         return [client for client in parts if len(client)]
 
-    def ours(seed: int) -> tuple[float, float]:
-        clients, start = dealt(seed), clock()
-        model: Any = whole_run(clients, "fedvck", settings, "released", ROUNDS, seed)
-        return clock() - start, accuracy(model, task)
-
-    def their(seed: int) -> tuple[float, float]:
-        clients, start = dealt(seed), clock()
-        model = theirs(task, clients)
-        return clock() - start, accuracy(model, task)
-
-    found = race(ours, their, "the authors' code", given.pairs)
+    found = race(
+        lambda seed: whole_run(dealt(seed), "fedvck", settings, "released", ROUNDS, seed),
+        lambda seed: theirs(task, dealt(seed)),
+        "the authors' code",
+        given.pairs,
+        lambda model: accuracy(model, task),
+    )
     what = f"{ROUNDS} rounds of FedVCK, {CLIENTS} clients at Dirichlet alpha 0.1, {given.images} images of "
     what += f"{given.dataset}, {ITERATIONS} iterations, {EPOCHS} epochs of the server; ours: exact means"
     keep("run-authors", what, {"fedvck, authors' code": found}, runtime)

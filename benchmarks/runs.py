@@ -6,29 +6,25 @@ client, in float32, with a new copy of every batch and a loss that is printed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from core.condensation import siamese_augment
 from core.data import Dataset, Split
 from core.federation import Client, Runtime, Task
-from core.models import FeatureGenerator, fresh
 from core.rng import Rng
 from core.server import Projector
-from timing import clients_of, keep, options, race, whole_run
+from timing import Side, clients_of, keep, options, race, whole_run
 
-#: clients, and images of each, of FedMK's grey ones; channels of the ConvNet; images of a batch
-CLIENTS, IMAGES, GREY, WIDTH, BATCH = 2, 160, 1500, 128, 64
+#: clients, and images of each; channels of the ConvNet; images of a batch
+CLIENTS, IMAGES, WIDTH, BATCH = 2, 160, 128, 64
 #: condensed images of a class, real ones in a step, steps; epochs of a server
 CONDENSED, REAL, ITERATIONS, EPOCHS = 5, 64, 6, 4
-#: FedMK's iterations and steps of its server
-BILEVEL = 50
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -92,15 +88,11 @@ def matched(client: Client, model: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return made.detach().flatten(0, 1), classes.repeat_interleave(CONDENSED)
 
 
-def together(found: Sequence[Any]) -> list[torch.Tensor]:
-    """Images and labels of all clients."""
-    return [torch.cat(each) for each in zip(*found, strict=True)]
-
-
 def fedvck(clients: list[Client]) -> None:
     """Condensation in training mode; then epochs with an augmented pass and one for the contrast."""
     model, frozen = new_model(clients[0]), new_model(clients[0]).train().requires_grad_(False)
-    images, labels = together([matched(client, frozen) for client in clients])
+    found = [matched(client, frozen) for client in clients]
+    images, labels = (torch.cat(each) for each in zip(*found, strict=True))
     projector = Projector(model.feature_size, Rng(5))
     with torch.no_grad():
         features = model.embed(images)
@@ -115,50 +107,6 @@ def fedvck(clients: list[Client]) -> None:
     fit(model, images, labels, EPOCHS, loss)
 
 
-def fedmk(clients: list[Client]) -> None:
-    """The bi-level loop of each client, through the graph of its inner step; then a generator of features
-    that learns from the last layer, and the model from knowledge and such features.
-    """
-    data, draw, found = clients[0].task.dataset, Rng(7).generator(), []
-    for client in clients:
-        model, real = new_model(client), data.normalise(client.images)
-        with torch.no_grad():  # weights of the real samples
-            F.cross_entropy(model.eval()(real), client.labels, reduction="none").mul(5).sigmoid()
-        labels = torch.arange(data.num_classes).repeat_interleave(20)
-        made = torch.randn(len(labels), *real.shape[1:], generator=draw).requires_grad_()
-        weights: Any = dict(model.train().named_parameters())
-        for _ in range(BILEVEL):
-            own, some = (torch.randperm(len(x), generator=draw)[:BATCH] for x in (made, real))
-            inner = F.cross_entropy(functional_call(model, weights, (made[own],)), labels[own])
-            slopes = torch.autograd.grad(inner, list(weights.values()), create_graph=True)
-            after = zip(weights.items(), slopes, strict=True)
-            stepped = {name: value - 0.01 * slope for (name, value), slope in after}
-            logits = functional_call(model, stepped, (real[some],))
-            outer = F.cross_entropy(logits, client.labels[some])
-            (gradient,) = torch.autograd.grad(outer, made)
-            with torch.no_grad():
-                made -= gradient
-            weights = {name: value.detach().requires_grad_() for name, value in stepped.items()}
-            outer.item()
-        found.append((made.detach(), labels))
-    images, labels = together(found)
-    model = new_model(clients[0])
-    generator = fresh(FeatureGenerator, data.num_classes, model.feature_size, rng=Rng(8))
-
-    def judged(count: int) -> torch.Tensor:
-        some = labels[torch.randint(len(labels), (count,), generator=draw)]
-        features = generator(torch.randn(count, generator.noise, generator=draw), some)
-        return F.cross_entropy(model.classifier(features), some)
-
-    of_generator = torch.optim.Adam(generator.parameters(), lr=3e-4, weight_decay=1e-2)
-    for _ in range(50):
-        step(of_generator, judged(128))
-    of_model = torch.optim.SGD(model.train().parameters(), lr=0.05)
-    for _ in range(BILEVEL):
-        rows = torch.randperm(len(labels), generator=draw)[:256]
-        step(of_model, judged(256) + F.cross_entropy(model(images[rows]), labels[rows]))
-
-
 def random_task(runtime: Runtime, samples: int, channels: int, size: int, **network: Any) -> Task:
     """Five classes of random pixels: speed does not depend on what the images show."""
     shape, draw = (samples, channels, size, size), Rng(0).generator()
@@ -171,32 +119,27 @@ def random_task(runtime: Runtime, samples: int, channels: int, size: int, **netw
 def measure(runtime: Runtime, pairs: int) -> dict[str, Any]:
     """Runs an hour of each algorithm, and the ratio to its plain loop."""
     task = random_task(runtime, CLIENTS * IMAGES, 3, 32, model_options={"width": WIDTH})
-    clients = clients_of(task, CLIENTS)
-    grey = clients_of(random_task(runtime, CLIENTS * GREY, 1, 28, model="lenet"), CLIENTS)
+    clients, local = clients_of(task, CLIENTS), {"batch_size": BATCH, "local_epochs": 1}
     vck = {"iterations": ITERATIONS, "real_batch": REAL, "min_images": CONDENSED, "pool": 2}
     vck |= {"server_batch": BATCH, "server_epochs": EPOCHS, "first_model": "server"}
-    contestants: dict[str, tuple[Any, list[Client], dict[str, Any], str]] = {
-        "fedavg": (fedavg, clients, {"batch_size": BATCH, "local_epochs": 1}, "printed"),
-        "fedvck": (fedvck, clients, vck | {"estimator": "expectation"}, "released"),
-        "fedmk": (fedmk, grey, {"iterations": BILEVEL, "server_steps": BILEVEL}, "printed"),
+    exact = vck | {"estimator": "expectation"}
+
+    def loop(method: Callable[[list[Client]], None]) -> Side:
+        return lambda _: method(clients)
+
+    def ours(name: str, settings: dict[str, Any], variant: str) -> Side:
+        return lambda _: whole_run(clients, name, settings, variant) and None
+
+    return {
+        "fedavg": race(ours("fedavg", local, "printed"), loop(fedavg), "plain", pairs),
+        "fedvck": race(ours("fedvck", exact, "released"), loop(fedvck), "plain", pairs),
     }
-    found = {}
-    for name, (loop, members, settings, variant) in contestants.items():
-
-        def plain(_: int, loop: Any = loop, members: list[Client] = members) -> None:
-            loop(members)
-
-        def ours(_: int, given: Any = (members, name, settings, variant)) -> None:
-            whole_run(*given)
-
-        found[name] = race(ours, plain, "plain", pairs)
-    return found
 
 
 if __name__ == "__main__":
     given = options(__doc__).parse_args()
     here = Runtime.choose(given.device, given.precision)
     what = f"one round with its server, {CLIENTS} clients, {ITERATIONS} iterations, {REAL} real images a "
-    what += f"class and step, random pixels of 3x32x32 (fedmk: 1x28x28, {BILEVEL} iterations), against a "
-    what += "plain loop in float32; fedvck: released settings with exact expectations"
+    what += "class and step, random pixels of 3x32x32, against a plain loop in float32; fedvck: released "
+    what += "settings with exact expectations"
     keep("run", what, measure(here, given.pairs), here)

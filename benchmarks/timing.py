@@ -6,6 +6,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -24,15 +25,19 @@ from lab.source import code_version
 
 #: the records that the book shows
 BENCH = REPOSITORY / "book" / "bench"
-Side = Callable[[int], tuple[float | None, float | None] | None]
+Side = Callable[[int], Any]
 
 
-def options(text: str | None, pairs: int = 3) -> argparse.ArgumentParser:
-    """The options that every script has."""
+def options(text: str | None, peer: str = "") -> argparse.ArgumentParser:
+    """The options that every script has; beside a peer's code its checkout, and the default data set."""
     parser = argparse.ArgumentParser(description=text)
+    if peer:
+        parser.add_argument("checkout", type=Path)
+        parser.add_argument("--dataset", default=peer)
+        parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto", help="float32 or bfloat16")
-    parser.add_argument("--pairs", type=int, default=pairs)
+    parser.add_argument("--pairs", type=int, default=3)
     return parser
 
 
@@ -47,27 +52,28 @@ def clock() -> float:
     return time.perf_counter()
 
 
-def race(ours: Side, theirs: Side, beside: str, pairs: int) -> dict[str, Any]:
+def race(
+    ours: Side, theirs: Side, beside: str, pairs: int, score: Callable[[Any], float] | None = None
+) -> dict[str, Any]:
     """A contestant of a record: both sides in turn, so that what slows a machine for a while slows both,
-    after a first pair that does not count. A side takes a seed, and returns the seconds and the
-    percentage of right answers where the whole call is not what counts, or where it has some.
+    after a first pair that does not count. A side takes a seed and returns a network, which is scored, or
+    the seconds that count and a network.
     """
-    sides = {"ours": ours, "theirs": theirs}
     took: dict[str, list[float]] = {"ours": [], "theirs": []}
     scores: dict[str, list[float]] = {"ours": [], "theirs": []}
     for seed in trange(-1, pairs, unit="pair", leave=False):
-        for name, side in sides.items():
+        for name, side in (("ours", ours), ("theirs", theirs)):
             start = clock()
-            seconds, score = side(max(seed, 0)) or (None, None)
+            result = side(max(seed, 0))
+            seconds, model = result if isinstance(result, tuple) else (clock() - start, result)
             if seed >= 0:
-                took[name].append(seconds or clock() - start)
-                scores[name] += [] if score is None else [score]
+                took[name].append(seconds)
+                scores[name] += [score(model)] if score else []
     ratios = [slow / fast for slow, fast in zip(took["theirs"], took["ours"], strict=True)]
-    found = {name: statistics.median(each) for name, each in took.items()}
+    fast, slow = (statistics.median(took[name]) for name in ("ours", "theirs"))
     spread = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
-    one = {"rate": 3600 / found["ours"], "seconds": found["ours"], "plain_seconds": found["theirs"]}
-    one |= {"beside": beside, "ratio": spread}
-    return one | ({"accuracy": scores} if scores["ours"] else {})
+    one = {"rate": 3600 / fast, "seconds": fast, "plain_seconds": slow, "beside": beside}
+    return one | {"ratio": spread} | ({"accuracy": scores} if score else {})
 
 
 def keep(name: str, what: str, contestants: dict[str, Any], runtime: Runtime) -> None:

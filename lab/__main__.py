@@ -21,7 +21,12 @@ except ModuleNotFoundError as missing:
         "run `make install` once, then `. .venv/bin/activate` in every shell"
     )
 
-
+#: verbs that go on where they were interrupted
+GOES_ON = (["run"], ["check"], ["book"], ["book", "build"], ["book", "execute"], ["book", "slides"])
+NO_MEMORY = (
+    "memory ran out; a smaller network or smaller batches take less (such as --model-set width=32, "
+    "--set batch_size=16; `fedcon algorithms NAME` lists what an algorithm has)"
+)
 _FULL = warnings.formatwarning
 
 
@@ -40,17 +45,10 @@ def _joined(arguments: list[str]) -> list[str]:
     return joined
 
 
-def _failed(error: InputError, hint: str = "") -> int:
-    """Print one line of under 300 characters, and hand on its status."""
-    print(f"error: {one_line(error, 285 - len(hint))}{hint}", file=sys.stderr)
-    return error.status
-
-
-#: what is said where memory runs out
-NO_MEMORY = (
-    "memory ran out; a smaller network or smaller batches take less (such as --model-set width=32, "
-    "--set batch_size=16; `fedcon algorithms NAME` lists what an algorithm has)"
-)
+def _failed(text: object, status: int, hint: str = "") -> int:
+    """Print one line of under 300 characters, and hand on the status."""
+    print(f"error: {one_line(InputError(str(text)), 285 - len(hint))}{hint}", file=sys.stderr)
+    return status
 
 
 def _out_of_memory(error: Exception) -> bool:
@@ -68,53 +66,43 @@ def _misused(error: Any) -> int:
     """Print what Typer says of the arguments, and which help to see."""
     context = getattr(error, "ctx", None)
     verb = context.info_name if context is not None and context.parent else None
-    see = " ".join(filter(None, ["fedcon", verb, "--help"]))
     said = error.format_message()
     if verb == "run" and said.startswith("No such option"):
         said += "; a setting goes as --set NAME=VALUE"
-    return _failed(InputError(said), f" (see {see})")
+    return _failed(said, 2, f" (see {' '.join(filter(None, ['fedcon', verb, '--help']))})")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line. A mistake gives one clear line and status 2; a run that diverges, and what
     the machine lacks, such as memory, one with status 1; an interruption status 130.
     """
+    if sys.stdout is None or sys.stderr is None:  # what is opened next would be written into
+        return _failed("standard output or error is closed; send it to /dev/null instead", 1)
     for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show ± shows a question mark
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    arguments = arguments or sys.argv[1:]
     try:
-        status = int(
-            app(_joined(arguments or sys.argv[1:]) or ["--help"], standalone_mode=False) or 0
-        )
+        status = int(app(_joined(arguments) or ["--help"], standalone_mode=False) or 0)
         sys.stdout.flush()
     except InputError as error:
-        return _failed(error)
-    except BrokenPipeError:  # who reads has enough, as `head` has
+        return _failed(error, error.status)
+    except (BrokenPipeError, SystemExit):  # who reads has enough, as `head` has: so Typer exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(
-            f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}",
-            file=sys.stderr,
-        )
-        return 1
+        at = f": {error.filename}" if error.filename else ""
+        return _failed(f"{error.strerror or error}{at}", 1)
     except Exception as error:
         if _out_of_memory(error):
-            print(f"error: {NO_MEMORY}", file=sys.stderr)
-            return 1
+            return _failed(NO_MEMORY, 1)
         # Typer's usage errors: some versions take the class from click, others carry their own copy
         # of it
         if not hasattr(error, "format_message"):
             raise
         return _misused(error)
     if status == 130:
-        verbs = (arguments or sys.argv[1:])[:2]
-        goes_on = verbs[:1] in (["run"], ["check"]) or verbs in (
-            ["book"],
-            ["book", "build"],
-            ["book", "execute"],
-            ["book", "slides"],
-        )
+        goes_on = arguments[:1] in (["run"], ["check"]) or arguments[:2] in GOES_ON
         where = "goes on where it stopped" if goes_on else "starts anew"
         print(f"interrupted; the same command {where}", file=sys.stderr)
     return status
@@ -128,7 +116,7 @@ def _plain(message: Warning | str, category: type[Warning], *where: Any) -> str:
 
 
 def _die_of_ctrl_c() -> None:
-    """A shell leaves its loop only where a command has died of Ctrl-C; a status does not tell it."""
+    """Die of Ctrl-C: a shell leaves its loop only where a command did; a status does not tell it."""
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import attrs
 
 from core import algorithms, data
 from core.data.partition import written
-from core.errors import InputError, no_such, one_line
+from core.errors import InputError, no_such
 from core.federation import Runtime
 from core.files import alone, path_of
 from lab.experiment import PROFILES, Experiment
@@ -31,7 +30,7 @@ from lab.record import (
     split_digest,
 )
 from lab.running import clean_up, run
-from lab.source import check_code, code_version
+from lab.source import code_version
 from lab.table import Cell, TableSpec, same_name
 
 
@@ -322,40 +321,3 @@ def in_shard(experiment: Experiment, shard: str) -> bool:
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
         raise InputError(f"--shard is PART/PARTS, such as 3/16 with parts from 1, not {shard!r}")
     return int(experiment.id, 16) % int(parts) == int(part) - 1
-
-
-def run_pending(
-    items: Sequence[Pending],
-    minutes: float,
-    out: Path | None = None,
-    runtime: Runtime | None = None,
-    progress: bool = False,
-) -> Iterator[tuple[Pending, Record | InputError]]:
-    """Take pending runs in order until the time is up; yield each with its record, or with the
-    error that ended it.
-
-    A run that is cut by the clock keeps its checkpoint, and the next call goes on with it. A run
-    that failed with the same code is not tried again. Raises FileError, between runs, where the
-    package has changed since this process began.
-    """
-    deadline = time.monotonic() + 60 * minutes
-    for item in items:
-        if time.monotonic() > deadline:
-            return
-        check_code()
-        try:
-            if failed_before(item.experiment, item.paper, out):
-                continue
-            record, _, computed = measure(
-                item.experiment,
-                item.paper,
-                out=out,
-                runtime=runtime,
-                progress=progress,
-                deadline=deadline,
-            )
-        except Exception as error:  # whatever ends one run, the next ones have their turn
-            yield item, error if isinstance(error, InputError) else InputError(one_line(error))
-            continue
-        if computed:
-            yield item, record

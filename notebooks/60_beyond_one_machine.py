@@ -300,8 +300,8 @@ pd.DataFrame(
 #
 # * The server states the settings, too, and each run has a budget of its own. A hospital sets its own limit over all runs
 #   with `epsilon=8` in its `--node-config`: it then keeps an account in its memory folder, and answers no run without
-#   noise, beyond what is left, or with a larger $\delta$ than its own (`delta`). How many images it has, and with FedIOD
-#   how many of each class, it tells besides.
+#   noise, or beyond what is left of it or of its `delta` ($10^{-4}$ unless it is stated). How many images it has, and
+#   with FedIOD how many of each class, it tells besides.
 # * Flower's nodes run the program that they are sent, and whoever reaches the server's port may send one, or register a
 #   key. A real federation closes that port to all but its operator, or asks for accounts, and lets its nodes take
 #   signed programs only (`--trusted-entities`).

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 from core.errors import InputError, brief, unknown
@@ -18,45 +20,28 @@ class Verb(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        for option in {one.name: one for one in order if order.count(one) > 1}.values():
-            if not option.multiple:
+        for option in order:
+            if order.count(option) > 1 and not option.multiple:
                 raise InputError(f"{option.opts[0]} is given more than once; it takes one value")
         return super().parse_args(ctx, args)
 
 
-class Verbs(typer.Typer):
-    """An application of such verbs."""
-
-    def command(self, name: str | None = None, **how: Any) -> Any:
-        return super().command(name, cls=Verb, **how)
-
-
-app = Verbs(
+app = typer.Typer(
     help="Federated learning by condensation and distillation: run experiments, see the papers' "
-    "tables, build the book.\n\n\b\nFirst steps:\n  fedcon data\n"
-    "  fedcon algorithms\n"
+    "tables, build the book.\n\n\b\nFirst steps:\n  fedcon data\n  fedcon algorithms\n"
     "  fedcon run --algorithm fedavg --profile quick --rounds 8 --set lr=0.1 "
-    "--set local_steps=10\n"
-    "  fedcon table fedvck/11",
+    "--set local_steps=10\n  fedcon table fedvck/11",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-
-Profile = Annotated[
-    str,
-    typer.Option(
-        help="How much is computed: quick (seconds), laptop (some minutes), "
-        "converged (hours; the paper's network and rounds, less condensation), paper (the paper's "
-        "own budget)."
-    ),
-]
+command = functools.partial(app.command, cls=Verb)
 
 
 def one_seed(text: str) -> int:
-    """A seed as it is given; what looks like several is told how they are."""
+    """A seed as it is given. Raises BadParameter, which says how several are given, for another text."""
     try:
         return int(text)
     except ValueError:
@@ -65,11 +50,35 @@ def one_seed(text: str) -> int:
         ) from None
 
 
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Precision = Annotated[str, typer.Option(help="float32 (also: auto), or bfloat16 for convolutions.")]
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Folder for records and checkpoints; default: the book's results."),
+def known_profile(text: str) -> str:
+    """A profile's name. Raises BadParameter, with the nearest one, for another name."""
+    from lab import PROFILES
+
+    if text not in PROFILES:
+        raise typer.BadParameter(str(unknown("profile", text, PROFILES)))
+    return text
+
+
+BUDGET = Option(
+    "--profile",
+    parser=known_profile,
+    metavar="<name>",
+    help="Budget: quick (seconds), laptop, converged or paper; where it may be left out, the best.",
+)
+Profile = Annotated[str, BUDGET]
+Shown = Annotated[str | None, BUDGET]
+Seeds = Annotated[
+    list[int] | None,
+    Option("--seed", parser=one_seed, metavar="<int>", help="Seed; may be given several times."),
+]
+Device = Annotated[str, Option(help="auto, cpu or cuda.")]
+Precision = Annotated[str, Option(help="float32 (also: auto), or bfloat16 for convolutions.")]
+Cell = Annotated[str, Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN[/METRIC].")]
+Only = Annotated[
+    str | None, Option(help="A paper, a table (fedvck/11), a cell or an algorithm, that alone.")
+]
+Records = Annotated[
+    Path | None, Option("--records", help="An --out folder of run: its records count too.")
 ]
 
 
@@ -79,18 +88,20 @@ def fail_where(failed: object) -> None:
         raise typer.Exit(1)
 
 
-def pairs(given: list[str], what: str = "settings") -> dict[str, Any]:
-    """`key=value` texts as a mapping; `what` they are goes into the message for another text."""
-    pairs = {}
-    for text in given:
+def pairs(given: list[str] | None, what: str = "settings") -> dict[str, Any]:
+    """`NAME=VALUE` texts as a mapping. Raises InputError, which says `what` they are, for another text and
+    for a name that is set twice.
+    """
+    found: dict[str, Any] = {}
+    for text in given or []:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
             raise InputError(f"give {what} as NAME=VALUE, not {brief(text)}")
-        if key in pairs:
+        if key in found:
             raise InputError(f"{brief(key)} is set twice")
-        pairs[key] = value_of(key, value)
-    return pairs
+        found[key] = value_of(key, value)
+    return found
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d+)?")
@@ -100,7 +111,7 @@ PYTHONS = {"None": None, "True": True, "False": False}
 
 def value_of(key: str, text: str) -> Any:
     """A number, a truth value or a list where the text is one in JSON, or None, True or False as help
-    texts write them; else the text itself.
+    texts write them; else the text itself. Raises InputError for what is too long or too nested.
     """
     if text in PYTHONS:
         return PYTHONS[text]
@@ -111,12 +122,3 @@ def value_of(key: str, text: str) -> Any:
         return float(text) if _NUMBER.fullmatch(text) else text
     except (ValueError, RecursionError):  # Python's bounds on digits and on nesting
         raise InputError(f"the value of {brief(key)} is too long: {brief(text)}") from None
-
-
-def known_profile(profile: str) -> str:
-    """A profile's name. Raises InputError, with the nearest one, for another name."""
-    from lab import PROFILES
-
-    if profile not in PROFILES:
-        raise unknown("profile", profile, PROFILES)
-    return profile

@@ -2,62 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import shlex
 import statistics
 import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from core.errors import InputError
+from core.errors import InputError, no_such
 from core.files import make_folder
-from lab.cli.app import Device, Precision, Profile, app, known_profile, one_seed
+from lab.cli.app import Cell, Device, Only, Precision, Profile, Records, Seeds, Shown, command
 
-Shown = Annotated[
-    str | None,
-    typer.Option(
-        help="quick, laptop, converged or paper; default: the one at which the table shows the cell."
-    ),
-]
-TableName = Annotated[
-    str | None,
-    typer.Argument(
-        help="PAPER/TABLE, for example fedvck/3; a paper alone lists its tables; default: list all."
-    ),
-]
-TableProfile = Annotated[
-    str | None,
-    typer.Option(
-        help="quick, laptop, converged or paper; default: for each column the one at which most of it "
-        "is measured."
-    ),
-]
-MoreRecords = Annotated[
-    Path | None,
-    typer.Option(
-        "--records", help="A folder that was given to run as --out: its records count too."
-    ),
-]
 #: columns of a table in the terminal
-SHOWN = [
-    "row", "column", "metric", "printed", "measured", "seeds", "profile", "difference", "verdict",
-]  # fmt: skip
+SHOWN = "row column metric printed measured seeds profile difference verdict"
 
 
-@app.command("algorithms")
+@command("algorithms")
 def algorithms_(
-    name: Annotated[
-        str | None, typer.Argument(help="One of them, to see its settings; default: list all.")
-    ] = None,
+    name: Annotated[str | None, Argument(help="One, to see its settings; default: all.")] = None,
 ) -> None:
     """List the algorithms, or the settings of one: what `run --set` takes, the printed value, the
     released one, and what it means.
 
     \b
-    Examples:
-      fedcon algorithms
+    Example:
       fedcon algorithms fedvck
     """
     from lab.report import options
@@ -65,30 +35,38 @@ def algorithms_(
     print(options.settings(name) if name else options.overview())
 
 
-@app.command()
-def table(name: TableName = None, profile: TableProfile = None, also: MoreRecords = None) -> None:
+@command()
+def table(
+    name: Annotated[
+        str | None, Argument(help="PAPER/TABLE, as fedvck/3; of a paper, or default: list them.")
+    ] = None,
+    profile: Shown = None,
+    also: Records = None,
+) -> None:
     """Print a table: published number, measured mean and deviation, seeds, profile, difference,
     verdict; then what is to be known of it.
 
     \b
     Examples:
       fedcon table fedvck/11
-      fedcon table reference/1 --profile laptop
       fedcon table fedvck/11 --records mine
     """
+    from core import algorithms
     from lab import TableSpec
-    from lab.cli.waiting import first_of, say_what_is_not_written
     from lab.report import table_frame
     from lab.report.verdict import MEANINGS
 
-    if profile is not None:
-        known_profile(profile)
     paper, _, number = (name or "").partition("/")
-    _no_cell(paper, number)
+    if "/" in number:
+        raise InputError(
+            f"'{name}' is no table; `fedcon table {paper}/{number.split('/')[0]}` "
+            "shows its table, `fedcon explain` where its values come from"
+        )
     if not number:
         if profile is not None or also is not None:
             raise InputError("--profile and --records need a table, such as fedvck/11")
-        _list_tables(paper)
+        for spec in TableSpec.of_paper(paper) if paper else TableSpec.all():
+            print(f"{spec.paper}/{spec.table}  {spec.title}")
         return
     known = _known(also)
     spec, found = TableSpec.find(paper, number), table_frame(paper, number, profile, known)
@@ -100,15 +78,15 @@ def table(name: TableName = None, profile: TableProfile = None, also: MoreRecord
         print(f"{verdict}: {MEANINGS[verdict]}")
     if spec.note:
         print(textwrap.fill(spec.note, 120))
-    if also is not None:
-        _say_where_none_counts(also, spec)
+    names = algorithms.names()
+    for method in dict.fromkeys(row.fields["algorithm"] for row in spec.rows):
+        if method not in names:
+            print(f"its cells wait, as {no_such('algorithm', method, names)}")
     begun = (found.seeds > 0) & (found.seeds < found.wanted)
-    waiting = found[(found.verdict == "pending") | begun]
-    say_what_is_not_written([spec])
-    if len(waiting) and (said := first_of(waiting, spec, known)):
-        print(said)
-        if not set(waiting.profile) <= set(spec.run_at):
-            print(f"the queue runs this table at the profile {' or '.join(spec.run_at)}")
+    for at in found[(found.verdict == "pending") | begun].profile.unique():
+        print(
+            f"some cells are pending: `fedcon pending --only {name} --profile {at}` lists the runs"
+        )
 
 
 def _known(also: Path | None) -> Any:
@@ -119,127 +97,88 @@ def _known(also: Path | None) -> Any:
     return records() if also is None else beside_the_book(also)
 
 
-def _say_where_none_counts(folder: Path, spec: Any) -> None:
-    """Say where none of a folder's records is of a table."""
-    from lab.importing import records_below
-
-    mine = [record.experiment for record in records_below(folder)]
-    cells = (cell for profile in {one.profile for one in mine} for cell in spec.cells(profile))
-    if not {one.id for one in mine} & {run.id for cell in cells for run in cell.experiments}:
-        print(
-            f"none of the {len(mine)} records below {folder} is of this table; "
-            f"`fedcon runs {folder}` shows them"
-        )
-
-
-def _no_cell(paper: str, number: str) -> None:
-    """Raise InputError for the name of a cell where that of a table is asked for."""
-    if "/" in number:
-        raise InputError(
-            f"'{paper}/{number}' is no table; `fedcon table {paper}/{number.split('/')[0]}` "
-            "shows its table, `fedcon explain` where its values come from"
-        )
-
-
-def _list_tables(paper: str) -> None:
-    """Print the tables of a paper, or of all."""
-    from lab import TableSpec
-
-    papers = [paper] if paper else sorted({one.paper for one in TableSpec.all()})
-    for one in itertools.chain.from_iterable(map(TableSpec.of_paper, papers)):
-        print(f"{one.paper}/{one.table}  {one.title}")
-
-
 def table_in_columns(found: Any) -> str:
-    """A `table_frame` as a terminal shows it: numbers with the decimals of their units, "-" for
-    none, a sign at what a stand-in measured. A metric or profile that all cells have is said above.
+    """A `table_frame` as a terminal shows it: numbers with the decimals of their units, "-" for none,
+    a dagger at what a substitute data set measured. A metric or profile that all cells have is said above.
     """
     from lab.report.tables import formatted
 
     shown = found.assign(
-        seeds=[
-            f"{have} of {wanted}" for have, wanted in zip(found.seeds, found.wanted, strict=True)
-        ],
+        seeds=found.seeds.astype(str) + " of " + found.wanted.astype(str),
         column=found.column.where(found.stand_in == "", found.column + " †"),
         difference=found.difference.where(found.verdict != "not compared"),
     )
-    nothing = [None] * len(shown)
-    spreads = {"printed": shown.printed_std, "measured": shown["std"], "difference": nothing}
-    for name, spread in spreads.items():
+    none = [None] * len(shown)
+    for name, spread in (
+        ("printed", shown.printed_std),
+        ("measured", shown["std"]),
+        ("difference", none),
+    ):
         values = zip(shown[name], spread, shown.unit, strict=True)
         shown[name] = [formatted(value, std, unit) or "-" for value, std, unit in values]
     alike = [name for name in ("metric", "profile") if shown[name].nunique() == 1]
     said = ", ".join(f"{name} {shown[name].iloc[0]}" for name in alike)
-    columns = [name for name in SHOWN if name not in alike]
+    columns = [name for name in SHOWN.split() if name not in alike]
     return f"{said}\n{shown[columns].to_string(index=False)}".lstrip("\n")
 
 
-@app.command()
+@command()
 def pending(
     profile: Profile = "laptop",
-    limit: Annotated[int, typer.Option(min=0, help="Show so many runs.")] = 20,
-    only: Annotated[
-        str | None,
-        typer.Option(help="A paper, a table (fedvck/11), a cell or an algorithm, that alone."),
-    ] = None,
-    also: MoreRecords = None,
+    limit: Annotated[int, Option(min=0, help="Show so many runs.")] = 20,
+    only: Only = None,
 ) -> None:
-    """List the runs that the tables still need, most urgent first, with the time that the same run
-    took on one core with another seed. Cells that are complete with a larger budget come last. A
+    """List commands for the runs that the tables still need, most urgent first, with the time that the
+    same run took on one core with another seed. Cells that are complete with a larger budget come last. A
     table that is not meant for a profile is listed there only where --only names it.
 
     \b
     Examples:
       fedcon pending --profile paper --limit 50
       fedcon pending --only fedvck/ladder --profile converged
-      fedcon pending --only fedvck/11 --records mine
     """
     from lab import TableSpec, queue
-    from lab.cli.waiting import say_what_is_not_written, say_where_run
-    from lab.forms import TABLES
 
-    known_here = {} if also is None else _known(also)
-    items = [
-        one for one in queue.pending(profile, only=only) if one.experiment.id not in known_here
-    ]
+    items = queue.pending(profile, only=only)
     for item in items[:limit]:
-        more = f" and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
-        print(
-            f"{item.experiment.id}  {item.cells[0]} seed {item.experiment.seed}{more}"
-            + (f"  about {item.core_seconds:,.0f} s" if item.core_seconds else "")
-            + (f"  ({item.missing})" if item.missing else "")
-        )
+        options = ("--cell", item.cells[0], "--profile", profile)
+        line = shlex.join(["fedcon", "run", *options, "--seed", str(item.experiment.seed)])
+        more = f"  and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
+        took = f"  about {item.core_seconds:,.0f} s" if item.core_seconds else ""
+        print(f"{line}{more}{took}" + (f"  ({item.missing})" if item.missing else ""))
     can = [item for item in items if not item.missing]
-    known = [item.core_seconds for item in can if item.core_seconds]
     print(f"{len(items)} runs pending at the {profile} profile, {len(can)} can run here")
-    paper = (only or "").strip("/").partition("/")[0].casefold()
-    known_papers = {path.name for path in TABLES.iterdir()}
-    say_what_is_not_written(TableSpec.all(paper=paper if paper in known_papers else "*"), only)
-    if not items and only:
-        say_where_run(only, profile)
-    if known:
+    for spec in TableSpec.all() if only and not items else ():
+        named = {spec.paper, *(row.fields["algorithm"] for row in spec.rows)}
+        if str(only).strip("/").casefold() in named and profile not in spec.run_at:
+            at = " or ".join(spec.run_at)
+            print(f"{spec.paper}/{spec.table} is run at the profile {at}")
+    if known := [item.core_seconds for item in can if item.core_seconds]:
         print(
             f"{len(known)} of these are further seeds of runs on record and need about "
             f"{sum(known) / 3600:.1f} hours of one core"
         )
 
 
-def _shown_at(cell: str, known: Any) -> str:
-    """The profile at which its table shows a cell, with these records."""
+def _found(cell: str, profile: str | None, known: Any) -> tuple[Any, list[Any]]:
+    """A cell at a profile, by default at that at which its table shows it with these records; and the
+    cells that the text names: of all metrics where it names none.
+    """
     from lab import TableSpec
     from lab.report.frames import best_cells
+    from lab.table import same_name
 
-    found = TableSpec.find_cell(cell, "laptop")
-    shown = best_cells(found.spec, known)
-    return next(one.profile for one in shown if one.address == found.address)
+    found = TableSpec.find_cell(cell, profile or "laptop")
+    if profile is None:
+        best = best_cells(found.spec, known)
+        shown = next(one.profile for one in best if one.address == found.address)
+        found = TableSpec.find_cell(cell, shown)
+    whole = f"{found.paper}/{found.table}/{found.row}/{found.column}/{found.metric}"
+    return found, [found] if same_name(cell, whole) else found.siblings()
 
 
-@app.command()
-def explain(
-    cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN.")],
-    profile: Shown = None,
-    also: MoreRecords = None,
-) -> None:
+@command()
+def explain(cell: Cell, profile: Shown = None, also: Records = None) -> None:
     """Print every value behind a cell, the place that set it, and what it replaced there; then what
     is measured: value and record of each seed, mean, printed value, verdict and its reason.
 
@@ -251,64 +190,43 @@ def explain(
     \b
     Examples:
       fedcon explain fedvck/11/FedVCK/cifar10-0.05
-      fedcon explain fedvck/11/FedVCK/cifar10-0.05 --records mine
     """
-    from lab import TableSpec
     from lab.explain import explanation
     from lab.report.evidence import evidence
 
     known = _known(also)
-    found = TableSpec.find_cell(cell, profile or _shown_at(cell, known))
-    parts = [explanation(found), *(evidence(one, known, also) for one in _asked(cell, found))]
-    print("\n\n".join(parts))
+    found, asked = _found(cell, profile, known)
+    print("\n\n".join([explanation(found), *(evidence(one, known, also) for one in asked)]))
 
 
-def _asked(text: str, found: Any) -> list[Any]:
-    """The cells that a text names: of all metrics where it names none."""
-    from lab.table import same_name
-
-    whole = f"{found.paper}/{found.table}/{found.row}/{found.column}/{found.metric}"
-    return [found] if same_name(text, whole) else found.siblings()
-
-
-@app.command()
+@command()
 def check(
-    cell: Annotated[str, typer.Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN[/METRIC].")],
+    cell: Cell,
     profile: Shown = None,
-    seed: Annotated[
-        list[int] | None,
-        typer.Option(
-            parser=one_seed,
-            metavar="<int>",
-            help="One of the table's seeds, or one of your own; may be given several times; default: "
-            "all of the table's.",
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Scratch folder for your records.")] = Path("checked"),
+    seed: Seeds = None,
+    out: Annotated[Path, Option(help="Scratch folder for your records.")] = Path("checked"),
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
-    """Run a cell anew and print it beside the paper's number and the book's; the book's records
-    stay as they are.
-
-    An interrupted check goes on when it is called again.
+    """Run a cell anew, with all of its table's seeds or with yours, and print it beside the paper's number
+    and the book's; the book's records stay as they are. An interrupted check goes on when it is called
+    again.
 
     \b
     Example:
       fedcon check fedmk/1/FedAvg/mnist-0.5 --seed 0
     """
     from core.federation import Runtime
-    from lab import TableSpec, queue, records
+    from lab import queue, records
     from lab.report.cellcheck import comparison
 
     known = records()
-    found = TableSpec.find_cell(cell, profile or _shown_at(cell, known))
-    runtime = Runtime.choose(device, precision)
-    runs, yours = found.chosen(seed, free=True), []
+    found, asked = _found(cell, profile, known)
+    runtime, yours = Runtime.choose(device, precision), []
+    runs = found.chosen(seed, free=True)
     make_folder(out, "--out")
     book = [known[one.id] for one in found.experiments if one.id in known]
-    took = [one.core_seconds for one in book if not math.isnan(one.core_seconds)]
-    if took:
+    if took := [one.core_seconds for one in book if not math.isnan(one.core_seconds)]:
         of_one = f"{statistics.mean(took):,.0f} s of one core"
         print(f"profile {found.profile}: a run of the book took {of_one}")
     for one in runs:
@@ -316,25 +234,22 @@ def check(
         yours.append(record)
         if not computed:
             print(f"seed {one.seed}: from a check before, {path}; delete it to run anew")
-    print("\n\n".join(comparison(one, book, yours) for one in _asked(cell, found)))
+    print("\n\n".join(comparison(one, book, yours) for one in asked))
 
 
-@app.command()
+@command()
 def runs(
     folder: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The folder that was given to run as --out; default: where runs without --out are."
-        ),
+        Path | None, Argument(help="The --out folder of run; default: where runs without it are.")
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(
-            help="A setting, such as fedavg or lr=0.1: the others' lead over it in points, seed by seed, "
-            "with its 90% interval."
+        Option(
+            help="A setting, such as fedavg or lr=0.1: the others' lead over it in points, seed by "
+            "seed, with its 90% interval."
         ),
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the table to this file instead.")] = None,
+    csv: Annotated[Path | None, Option(help="Write the table to this file instead.")] = None,
 ) -> None:
     """List your runs, such as a sweep: a line for each setting, over its seeds, with what differs
     between them.
@@ -343,9 +258,7 @@ def runs(
     Example:
       fedcon run --algorithm fedavg --dataset digits --set lr=0.1 --seed 0 --seed 1 --out mine
       fedcon run --algorithm fedavg --dataset digits --set lr=0.3 --seed 0 --seed 1 --out mine
-      fedcon runs mine
       fedcon runs mine --against lr=0.1
-      fedcon runs
     """
     from lab.importing import records_below
     from lab.record import ADHOC, RESULTS
@@ -369,10 +282,8 @@ def runs(
         print(f"{unfinished} more not finished: the command that began one goes on with it")
 
 
-@app.command("import")
-def import_(
-    folder: Annotated[Path, typer.Argument(help="The folder that was given to run as --out.")],
-) -> None:
+@command("import")
+def import_(folder: Annotated[Path, Argument(help="The --out folder of run.")]) -> None:
     """Take complete records from a folder, for example one carried from a GPU machine, into the
     book's results.
 

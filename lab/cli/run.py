@@ -2,198 +2,61 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
+from typer import Option
 
+from core.checks import check_number
 from core.errors import InputError
 from core.files import make_folder
-from lab.cli.app import (
-    Device,
-    Out,
-    Precision,
-    Profile,
-    app,
-    fail_where,
-    known_profile,
-    one_seed,
-)
-from lab.cli.pending import run_queue
+from lab.cli.app import Device, Only, Precision, Profile, Seeds, command, fail_where
 from lab.cli.stated import SINGLE, option, stated_runs
 
-Algorithm = Annotated[
-    str | None,
-    typer.Option(help="fedvck, fediod, gddfl, fedmk, fedavg, …: see `fedcon algorithms`."),
-]
-Dataset = Annotated[
-    str | None, typer.Option(help="A name of `fedcon data`; at quick default: digits.")
-]
-Model = Annotated[
-    str | None, typer.Option(help="convnet, lenet, resnet8 or resnet18; unet for pixels.")
-]
-Alpha = Annotated[
-    float | None,
-    typer.Option(
-        help="Dirichlet concentration; small is heterogeneous. Default: iid, all clients alike."
-    ),
-]
-Partition = Annotated[
-    str | None,
-    typer.Option(
-        help="iid, natural, dirichlet,min_size=10 (with --alpha), pathological,classes_per_client=5, or "
-        "a JSON file (a path, or below the "
-        'data folder) with {"client_idx": [[samples of client 0], …]}.'
-    ),
-]
-Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
-Active = Annotated[int | None, typer.Option(help="Clients per round; default: all.")]
-Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
-Seed = Annotated[
-    list[int] | None,
-    typer.Option(parser=one_seed, metavar="<int>", help="Seed; may be given several times."),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="A setting, NAME=VALUE; repeatable. `fedcon algorithms NAME` lists them.",
-    ),
-]
-ModelSet = Annotated[list[str] | None, typer.Option(help="A model option, NAME=VALUE; repeatable.")]
-Variant = Annotated[
-    str | None, typer.Option(help="printed (the paper) or released (the authors' code).")
-]
-CellName = Annotated[str | None, typer.Option(help="Run a table's cell: PAPER/TABLE/ROW/COLUMN.")]
-Pending = Annotated[
-    bool, typer.Option("--pending", help="Run what the tables still need, in order.")
-]
-Minutes = Annotated[
-    float | None,
-    typer.Option(
-        help="With --pending: begin no round, and no shadow run of an attack, that would not end within "
-        "so many minutes (the first, of which no time is known, is begun); default: 60."
-    ),
-]
-On = Annotated[
-    str | None,
-    typer.Option(help="With --pending: workers, local:2 (processes here), ray or ray://HOST:PORT."),
-]
-GpusPerRun = Annotated[
-    float | None,
-    typer.Option(
-        help="With --on ray: the share of a GPU that a run asks for; default: a whole one where the cluster "
-        "has any and --device is not cpu."
-    ),
-]
-Shard = Annotated[str | None, typer.Option(help="With --pending: one part of the queue, 3/16.")]
-Only = Annotated[
-    str | None,
-    typer.Option(
-        help="With --pending: a paper, a table (fedvck/11), a cell or an algorithm, that alone."
-    ),
-]
+Text: TypeAlias = str | None
+Number: TypeAlias = float | None
+Count: TypeAlias = int | None
+Several: TypeAlias = list[str] | None
+PARTITION = """iid, natural, dirichlet,min_size=10 (with --alpha), pathological,classes_per_client=5, or a
+JSON file (a path, or below the data folder) with {"client_idx": [[samples of client 0], …]}."""
+MINUTES = """With --pending: begin no round, and no shadow run of an attack, that would not end within so many
+minutes (the first, of which no time is known, is begun); default: 60."""
+SHARE = "With --on ray: the share of a GPU that a run asks for; default: a whole one, where there are any."
 
 #: the options of the queue
 QUEUE = ("minutes", "on", "gpus_per_run", "shard", "only")
 
 
-def _alone(mode: str, given: dict[str, Any]) -> None:
-    """Raise InputError for an option that would have no effect beside `mode`."""
-    if named := [option(name) for name, value in given.items() if value not in (None, [], ())]:
-        raise InputError(f"{mode} says what to run; leave {', '.join(named)} out")
-
-
-def _as_asked(record: Any, path: Path, asked: dict[str, str]) -> None:
-    """Raise InputError where a record from before was measured in another way than is asked for."""
-    for name, value in asked.items():
-        was = record.environment.get(name)
-        if value != "auto" and was not in (None, value.split(":")[0]):
-            raise InputError(
-                f"this run was measured before with {name} {was}, not {value}; give another folder as "
-                f"--out, or delete {path}"
-            )
-
-
-def _say_where_it_rests(experiment: Any) -> None:
-    """Say that a method which communicates once does nothing in further rounds."""
-    from core.algorithms import find
-    from core.families.one_shot import OneShot
-
-    if experiment.rounds > 1 and issubclass(find(experiment.algorithm), OneShot):
-        print(
-            f"{experiment.algorithm} communicates once: it rests after the first of "
-            f"{experiment.rounds} rounds; --rounds 1 is enough",
-            file=sys.stderr,
-        )
-
-
-def _summary(record: Any, path: Path) -> str:
-    """One header and one row that say what came out."""
-    from core.metrics import headline
-    from lab.explain import aligned
-    from lab.report.summary import split_in_words
-
-    up, down = (record.sent(way) / 2**20 for way in ("up", "down"))
-    e = record.experiment
-    name = headline(record.metrics) or "accuracy"
-    std = record.metrics.get(f"{name}_std")
-    spread = "" if std is None else f" ± {100 * std:.2f}"
-    row = {
-        "algorithm": e.algorithm,
-        "data set": e.dataset,
-        "split": split_in_words(e.partition),
-        "profile": e.profile,
-        "seed": str(e.seed),
-        "rounds": str(len(record.rounds)),
-        f"{name} %": f"{100 * record.metrics[name]:.2f}{spread}",
-        "MB up": f"{up:.2f}",
-        "MB down": f"{down:.2f}",
-        "seconds": f"{record.seconds:.1f}",
-    }
-    return "\n".join([*aligned([[*row], [*row.values()]]), f"record: {path}"])
-
-
-def _in_table(record: Any, cell: Any) -> str:
-    """What a run says of each metric of its cell, in the unit of print, beside what is printed."""
-    from lab.report.tables import formatted
-    from lab.report.verdict import measured
-
-    lines = []
-    for one in cell.siblings():
-        value = formatted(measured(record, one), None, one.unit) or "not measured"
-        printed = f", printed {one.published.text}" if one.published else ""
-        lines.append(f"{one.metric} ({one.unit}): {value}{printed}")
-    return "\n".join(lines)
-
-
-@app.command()
+@command()
 def run(
     context: typer.Context,
-    algorithm: Algorithm = None,
-    dataset: Dataset = None,
-    model: Model = None,
-    alpha: Alpha = None,
-    partition: Partition = None,
-    clients: Clients = None,
-    active: Active = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    set_: Set = None,
-    model_set: ModelSet = None,
-    variant: Variant = None,
-    cell: CellName = None,
-    pending: Pending = False,
-    minutes: Minutes = None,
-    on: On = None,
-    gpus_per_run: GpusPerRun = None,
-    shard: Shard = None,
+    algorithm: Annotated[Text, Option(help="fedvck, fedavg, …: see `fedcon algorithms`.")] = None,
+    dataset: Annotated[Text, Option(help="A name of `fedcon data`; at quick: digits.")] = None,
+    model: Annotated[Text, Option(help="convnet, lenet, resnet8, resnet18; unet (pixels).")] = None,
+    alpha: Annotated[Number, Option(help="Dirichlet concentration; default: iid.")] = None,
+    partition: Annotated[Text, Option(help=PARTITION)] = None,
+    clients: Annotated[Count, Option(help="Number of clients.")] = None,
+    active: Annotated[Count, Option(help="Clients per round; default: all.")] = None,
+    rounds: Annotated[Count, Option(help="Communication rounds.")] = None,
+    seed: Seeds = None,
+    set_: Annotated[Several, Option("--set", help="A setting, NAME=VALUE; repeatable.")] = None,
+    model_set: Annotated[Several, Option(help="A model option, NAME=VALUE; repeatable.")] = None,
+    variant: Annotated[Text, Option(help="printed, or released (the authors' code).")] = None,
+    cell: Annotated[Text, Option(help="A table's cell: PAPER/TABLE/ROW/COLUMN.")] = None,
+    pending: Annotated[bool, Option("--pending", help="What the tables still need.")] = False,
+    minutes: Annotated[Number, Option(help=MINUTES)] = None,
+    on: Annotated[Text, Option(help="Workers: local:2, ray or ray://HOST:PORT.")] = None,
+    gpus_per_run: Annotated[Number, Option(help=SHARE)] = None,
+    shard: Annotated[Text, Option(help="With --pending: a part of the queue, 3/16.")] = None,
     only: Only = None,
     profile: Profile = "laptop",
-    out: Out = None,
+    out: Annotated[Path | None, Option(help="Folder for records; default: the book's.")] = None,
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
@@ -204,19 +67,17 @@ def run(
     Examples:
       fedcon run --algorithm fedavg --profile quick --rounds 8 --set lr=0.1 --set local_steps=10
       fedcon run --algorithm fedprox --dataset digits --alpha 0.1 --set mu=0.1 --seed 0 --seed 1
-      fedcon run --algorithm fedvck --dataset digits --variant released --set server_steps=100
       fedcon run --cell fedvck/11/FedAvg/cifar10-0.05 --profile laptop
       fedcon run --pending --profile paper --minutes 9 --out runs
-      fedcon run --pending --only fedvck/11 --profile laptop
-      fedcon run --pending --profile paper --on local:2
       fedcon run --pending --profile paper --on ray --gpus-per-run 0.25 --out /shared/runs
     """
-    profile = known_profile(profile)
+    from lab import TableSpec
+
     single, queued = ({name: context.params[name] for name in part} for part in (SINGLE, QUEUE))
     how = {"device": device, "precision": precision}
     if pending:
         _alone("--pending", {"cell": cell, **single, "seed": seed})
-        run_queue(profile, out, how, **queued)
+        _run_queue(profile, out, how, **queued)
         return
     if named := [option(name) for name, value in queued.items() if value is not None]:
         raise InputError(f"{named[0]} belongs to --pending")
@@ -224,47 +85,56 @@ def run(
         _measure(stated_runs(profile, single, seed), out, how)
     else:
         _alone("--cell", single)
-        _measure_cell(cell, profile, seed, out, how)
+        found = TableSpec.find_cell(cell, profile)
+        _measure(found.chosen(seed, free=out is not None), out, how, found)
 
 
-def _measure_cell(
-    cell: str, profile: str, seeds: list[int] | None, out: Path | None, how: dict[str, str]
+def _alone(mode: str, given: dict[str, Any]) -> None:
+    """Raise InputError for an option that would have no effect beside `mode`."""
+    if named := [option(name) for name, value in given.items() if value not in (None, [], ())]:
+        raise InputError(f"{mode} says what to run; leave {', '.join(named)} out")
+
+
+def _run_queue(
+    profile: str,
+    out: Path | None,
+    how: dict[str, str],
+    minutes: Number,
+    on: Text,
+    gpus_per_run: Number,
+    shard: Text,
+    only: Text,
 ) -> None:
-    """Run a cell of a table at a profile, with all its seeds or these."""
-    from lab import TableSpec
-
-    found = TableSpec.find_cell(cell, profile)
-    _measure(found.chosen(seeds, free=out is not None), out, how, found)
-
-
-def _by_other_code(paper: str) -> Callable[[Any], bool]:
-    """Which records are measured again: of an algorithm of one's own that has changed. It is said of
-    each, once.
+    """Run what is pending and not done, or a part of it, here or on workers; says how many of the runs
+    cannot begin here. `how` has the device and the precision.
     """
-    from lab.record import ADHOC
-    from lab.source import code_version
+    from lab import queue
+    from lab.ray import STATES, sweep, workers
 
-    @functools.cache
-    def said(seed: int, was: str, now: str) -> None:
-        print(f"seed {seed} ran with code {was}, now it is {now}: it is run again", file=sys.stderr)
-
-    def stale(record: Any) -> bool:
-        now = code_version(record.experiment.algorithm)
-        if paper != ADHOC or record.code == now:
-            return False
-        said(record.experiment.seed, record.code, now)
-        return True
-
-    return stale
-
-
-def _measured_before(record: Any) -> str:
-    """What is said of a record that was there."""
-    from lab.source import code_version
-
-    same = record.code == code_version(record.experiment.algorithm)
-    code = "" if same else ", by other code than there is now"
-    return f"  (measured before{code}; delete it to measure again)"
+    check_number("--minutes", minutes := 60.0 if minutes is None else minutes, 0, above=True)
+    if gpus_per_run is not None and not (on or "").startswith("ray"):
+        raise InputError("--gpus-per-run belongs to --on ray")
+    if out is not None:
+        make_folder(out := out.absolute(), "--out")
+    items = queue.pending(profile, only=only)
+    if shard:
+        items = [item for item in items if queue.in_shard(item.experiment, shard)]
+    if away := [item for item in items if item.missing]:
+        told = f"{len(away)} of {len(items)} pending runs cannot run here, first: {away[0].missing}"
+        print(told, file=sys.stderr)
+    items = [item for item in items if not item.missing and not queue.done_before(item, out)]
+    share = 0.0 if gpus_per_run is None and how["device"] == "cpu" else gpus_per_run
+    until = time.time() + 60 * minutes
+    runs = sweep(items, workers(on, share), out, **how, until=until, progress=on is None)
+    states = dict.fromkeys((item.experiment.id for item in items), "queued")
+    with contextlib.closing(runs):
+        for one in runs:
+            states[one.item.experiment.id] = one.state
+            print(one, flush=True)
+    counts = Counter(states.values())
+    found = [f"{counts[state]} {state}" for state in STATES if counts[state]]
+    print(", ".join(found) or "nothing is pending here")
+    fail_where(counts["failed"] + counts["stuck"])
 
 
 def _measure(
@@ -284,13 +154,11 @@ def _measure(
         make_folder(out, "--out")
     runtime, added, failed, done = Runtime.choose(**how), False, [], []
     paper = cell.paper if cell else ADHOC
-    stale = _by_other_code(paper)
-    _say_where_it_rests(experiments[0])
+    given: Any = {"out": out, "runtime": runtime, "progress": True}
+    given |= {} if cell else {"stale": _by_other_code()}
     for experiment in experiments:
         try:
-            record, path, computed = queue.measure(
-                experiment, paper, out=out, runtime=runtime, progress=True, stale=stale
-            )
+            record, path, computed = queue.measure(experiment, paper, **given)
         except (UploadError, Diverged) as error:
             if len(experiments) == 1:
                 raise
@@ -298,9 +166,7 @@ def _measure(
             print(f"error: seed {experiment.seed}: {error}", file=sys.stderr)
             continue
         done.append(record)
-        if not computed:
-            _as_asked(record, path, how)
-        print(_summary(record, path) + ("" if computed else _measured_before(record)))
+        print(_summary(record, path) + ("" if computed else _measured_before(record, path, how)))
         if cell:
             print(_in_table(record, cell))
         added = added or (computed and cell is not None and out is None)
@@ -311,3 +177,67 @@ def _measure(
     if experiments[0].profile == "quick":
         print(f"profile quick: {Profiles.load('quick').meaning}")
     fail_where(failed)
+
+
+def _by_other_code() -> Callable[[Any], bool]:
+    """Which of one's own records are measured again: those by other code. It is said of each, once."""
+    from lab.source import code_version
+
+    said = set[int]()
+
+    def stale(record: Any) -> bool:
+        seed, now = record.experiment.seed, code_version(record.experiment.algorithm)
+        if record.code != now and seed not in said:
+            said.add(seed)
+            told = f"seed {seed} ran with code {record.code}, now it is {now}: it is run again"
+            print(told, file=sys.stderr)
+        return record.code != now
+
+    return stale
+
+
+def _measured_before(record: Any, path: Path, asked: dict[str, str]) -> str:
+    """What is said of a record that was there. Raises InputError where it was measured in another way than
+    is asked for.
+    """
+    from lab.source import code_version
+
+    for name, value in asked.items():
+        was = record.environment.get(name)
+        if value != "auto" and was not in (None, value.split(":")[0]):
+            raise InputError(
+                f"this run was measured before with {name} {was}, not {value}; give another folder as "
+                f"--out, or delete {path}"
+            )
+    same = record.code == code_version(record.experiment.algorithm)
+    code = "" if same else ", by other code than there is now"
+    return f"  (measured before{code}; delete it to measure again)"
+
+
+def _summary(record: Any, path: Path) -> str:
+    """What came out, in a line, and where it is kept."""
+    from core.metrics import headline
+    from lab.report.summary import split_in_words
+
+    e, name = record.experiment, headline(record.metrics) or "accuracy"
+    value, std = f"{100 * record.metrics[name]:.2f}", record.metrics.get(f"{name}_std")
+    spread = "" if std is None else f" ± {100 * std:.2f}"
+    up, down = (record.sent(way) / 2**20 for way in ("up", "down"))
+    return (
+        f"{e.algorithm}, {e.dataset}, {split_in_words(e.partition)}, {e.profile}, seed {e.seed}: "
+        f"{name} {value}{spread}% after {len(record.rounds)} rounds, {up:.2f} MB up, {down:.2f} MB "
+        f"down, {record.seconds:.1f} s\nrecord: {path}"
+    )
+
+
+def _in_table(record: Any, cell: Any) -> str:
+    """What a run says of each metric of its cell, in the unit of the paper, beside what it reports."""
+    from lab.report.tables import formatted
+    from lab.report.verdict import measured
+
+    lines = []
+    for one in cell.siblings():
+        value = formatted(measured(record, one), None, one.unit) or "not measured"
+        printed = f", printed {one.published.text}" if one.published else ""
+        lines.append(f"{one.metric} ({one.unit}): {value}{printed}")
+    return "\n".join(lines)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from core.checks import is_number
-from core.errors import InputError
+from core.errors import InputError, brief
 from lab.cli.app import pairs
 
 #: the options of one experiment
@@ -44,9 +44,11 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
         return None
     name, *rest = (partition or "dirichlet").split(",")
     if name.endswith(".json") and not rest and alpha is None:
-        return {"name": "file", "file": _split_file(name)}
+        name, rest = "file", [f"file={name}"]
     options = pairs(rest)
     if name == "file" and "file" in options:
+        if not isinstance(options["file"], str):
+            raise InputError(f"a split file has a name, not {brief(options['file'])}")
         options["file"] = _split_file(options["file"])
     if alpha is not None:
         if name != "dirichlet":
@@ -63,32 +65,6 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
     return {"name": name, **options}
 
 
-def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
-    """The experiments that the options state, one for each seed."""
-    from core.algorithms import find
-    from lab.profiles import apply
-
-    if not single["algorithm"]:
-        raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
-    find(single["algorithm"])
-    if not single["dataset"] and profile != "quick":
-        raise InputError(
-            "--dataset is missing: a name that `fedcon data` shows; with --profile quick "
-            "it may be left out"
-        )
-    stated = {
-        **single,
-        "partition": _partition(single["partition"], single["alpha"]),
-        "settings": _settings(single["algorithm"], single["set_"] or []),
-        "model_options": pairs(single["model_set"] or []),
-    }
-    for name in ("alpha", "set_", "model_set"):
-        del stated[name]
-    given = {key: value for key, value in stated.items() if value not in (None, {})}
-    _say_same(single["algorithm"], single["variant"])
-    return [apply(profile, given | {"seed": seed}) for seed in dict.fromkeys(seeds or [0])]
-
-
 def _settings(algorithm: str, given: list[str]) -> dict[str, Any]:
     """What `--set` states. Raises InputError, with the option, for what is one of the experiment."""
     from core.algorithms import settings_fields
@@ -102,12 +78,40 @@ def _settings(algorithm: str, given: list[str]) -> dict[str, Any]:
     return stated
 
 
-def _say_same(algorithm: str, variant: str | None) -> None:
-    """Say where the authors' code has no values of its own."""
-    from core.algorithms import switches
+def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
+    """The experiments that the options state, one for each seed. Says where the authors' code has no
+    values of its own, and where a method that communicates once does nothing in further rounds.
+    """
+    from core.algorithms import find, switches
+    from core.families.one_shot import OneShot
+    from lab.profiles import apply
 
-    if variant == "released" and not switches(algorithm):
+    stated = {name: value for name, value in single.items() if value is not None}
+    algorithm = stated.get("algorithm")
+    if not algorithm:
+        raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
+    method = find(algorithm)
+    if not stated.get("dataset") and profile != "quick":
+        raise InputError(
+            "--dataset is missing: a name that `fedcon data` shows; with --profile quick "
+            "it may be left out"
+        )
+    found = {
+        "settings": _settings(algorithm, stated.pop("set_", [])),
+        "model_options": pairs(stated.pop("model_set", [])),
+        "partition": _partition(stated.pop("partition", None), stated.pop("alpha", None)),
+    }
+    stated |= {name: value for name, value in found.items() if value}
+    if stated.get("variant") == "released" and not switches(algorithm):
         print(
             f"{algorithm} has no released values on record that differ: this runs the printed ones",
             file=sys.stderr,
         )
+    runs = [apply(profile, stated | {"seed": seed}) for seed in dict.fromkeys(seeds or [0])]
+    if issubclass(method, OneShot) and (rounds := runs[0].rounds) > 1:
+        print(
+            f"{algorithm} communicates once: it rests after the first of {rounds} rounds; "
+            "--rounds 1 is enough",
+            file=sys.stderr,
+        )
+    return runs

@@ -6,29 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from core.errors import InputError, listed, printable
-from lab.cli.app import app, pairs
+from lab.cli.app import command, pairs
 
 
-@app.command()
+@command()
 def notebook(
-    path: Annotated[
-        Path, typer.Argument(help="A notebook, .py or .ipynb, or a page's name or number.")
-    ],
+    path: Annotated[Path, Argument(help="A notebook, .py or .ipynb, or a page's name or number.")],
     parameter: Annotated[
         list[str] | None,
-        typer.Option(
-            "-p",
-            "--parameter",
-            help="NAME VALUE, as papermill takes them, or NAME=VALUE; repeatable.",
-        ),
+        Option("-p", "--parameter", help="NAME VALUE, as in papermill, or NAME=VALUE; repeatable."),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The executed copy, or its folder; default: <name>.executed.ipynb here."),
-    ] = None,
+    out: Annotated[Path | None, Option(help="The executed copy, or its folder.")] = None,
 ) -> None:
     """Execute a notebook with your own parameters; unknown names and values of another type are refused
     before anything runs.
@@ -42,26 +33,16 @@ def notebook(
     path = find(path)
     name = f"{path.stem}.executed.ipynb"
     target = out / name if out and out.is_dir() else out or Path(name)
-    run_notebook(path, pairs(parameter or [], "parameters"), target)
+    run_notebook(path, pairs(parameter, "parameters"), target)
     print(f"executed: {target}")
 
 
-@app.command("data")
+@command("data")
 def data_(
-    action: Annotated[
-        str,
-        typer.Argument(help="list, get to download, convert what you have, or pack for a class."),
-    ] = "list",
-    name: Annotated[
-        str | None, typer.Argument(help="With get and convert: the data set. With pack: the file.")
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Argument(help="With convert: where the things are that you downloaded.")
-    ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(help="With convert, for images of your own: pixels of a side."),
-    ] = None,
+    action: Annotated[str, Argument(help="list, get, convert or pack.")] = "list",
+    name: Annotated[str | None, Argument(help="The data set; with pack: the file.")] = None,
+    folder: Annotated[Path | None, Argument(help="With convert: where your files are.")] = None,
+    size: Annotated[int | None, Option(help="With convert: pixels of a side.")] = None,
 ) -> None:
     """Show which data sets are here and how to get the others; `data get NAME` downloads one;
     `data convert NAME FOLDER` makes one from what you downloaded by hand, or from your own images in
@@ -73,7 +54,6 @@ def data_(
     Examples:
       fedcon data
       fedcon data get pneumoniamnist
-      fedcon data convert tumours_stand_in ~/QNN
       fedcon data convert my_xrays ~/xrays --size 64
       fedcon data pack datapack.zip
     """
@@ -90,16 +70,23 @@ def data_(
         )
     if size is not None and action != "convert":
         raise InputError("--size goes with `data convert NAME FOLDER`")
-    if action == "pack" and name is not None:
+    if name is None:
+        _list_data()
+    elif action == "pack":
         packed = pack(Path(name))
         print(f"{name}: {', '.join(packed)} ({Path(name).stat().st_size / 2**20:.0f} MB)")
-        return
-    root = data_root()
-    if name is not None:
-        before = folder is not None and (root / f"{name}.npz").exists()
+    else:
+        before = folder is not None and (data_root() / f"{name}.npz").exists()
         made = data.convert(name, folder, size=size, tell=print) if folder else data.get(name)
         print(f"ready: {made}{' (in the place of the one before)' * before}")
-        return
+
+
+def _list_data() -> None:
+    """Print a line for each data set, and for each file that is none."""
+    from core import data
+    from core.data.roots import data_root
+
+    root = data_root()
     lacks = "" if root.is_dir() else ", which is not there"
     print(f"data folder: {root.absolute()}{lacks} (set FEDCON_DATA for another)\n")
     for info in data.available():
@@ -114,16 +101,13 @@ def _sizes(info: Any) -> str:
     """Which of its sizes are here, where a data set comes in several."""
     if len(info.sizes) < 2:
         return "here"
-    sizes = " and ".join(map(str, info.present_sizes))
-    usual = info.sizes[0]
+    sizes, usual = " and ".join(map(str, info.present_sizes)), info.sizes[0]
     lacks = "" if usual in info.present_sizes else f", missing at {usual}: {info.how_to_get}"
     return f"here at {sizes} pixels{lacks}"
 
 
 def _own(name: str) -> str:
-    """Whether a file of one's own can be read, and if not, why; and classes without an image to
-    train on.
-    """
+    """Whether a file of one's own can be read, and if not, why; and classes without a training image."""
     from core import data
 
     try:
@@ -136,18 +120,11 @@ def _own(name: str) -> str:
     return f"here, your own file{lacks}"
 
 
-@app.command()
+@command()
 def book(
-    action: Annotated[
-        str, typer.Argument(help="build, execute, shots, pdf, student, slides.")
-    ] = "build",
-    chapter: Annotated[
-        list[str] | None,
-        typer.Argument(help="With shots, pdf, student and slides: names of pages; default: all."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="With shots, pdf, student and slides: what is written.")
-    ] = None,
+    action: Annotated[str, Argument(help="build, execute, shots, pdf, student, …")] = "build",
+    chapter: Annotated[list[str] | None, Argument(help="Names of pages; default: all.")] = None,
+    out: Annotated[Path | None, Option(help="Where pages that are not the site go.")] = None,
 ) -> None:
     """Build the site, or only execute its notebooks; take screenshots of every page; print it as one
     PDF; write the notebooks of a class without solutions, or slides of chapters.
@@ -155,7 +132,6 @@ def book(
     \b
     Examples:
       fedcon book build
-      fedcon book shots 17_fedvck_results --out pictures
       fedcon book student --out class
       fedcon book slides 01_federated_learning
     """

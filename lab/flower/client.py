@@ -3,7 +3,10 @@
 A node says in its configuration which client it is (`partition-id`), where its data lie (`data`, a
 folder; without it the node takes its part of a data set that it has whole, for simulations), where
 it keeps its memory over a restart (`memory`, a folder; without it the memory lives as long as
-Flower's Context) and what it gives away at most over all its runs (`epsilon`, see `budget`).
+Flower's Context) and what it gives away at most over all its runs (`epsilon`, `delta`, see `budget`).
+
+Memory, secret, noise and account go by one key: run, experiment and client. So another experiment
+under the number of a run begins anew, and draws other noise.
 
 The server knows the seed of the run, and so all that is drawn from it. A private client draws from
 a secret of its node instead: or the server could draw the same noise and take it off again. The
@@ -17,7 +20,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
@@ -28,9 +31,9 @@ from flwr.clientapp import ClientApp
 from core import data
 from core.checks import is_whole
 from core.errors import InputError, unknown
-from core.federation import Client, Runtime, Task, owner
+from core.federation import Client, Runtime, owner
 from core.federation.tensors import fingerprint, put, take
-from core.files import alone, damaged, read_tensors, write_tensors
+from core.files import FileError, alone, damaged, read_tensors, write_tensors
 from core.rng import Rng, SecretRng
 from lab.experiment import Experiment
 from lab.flower import wire
@@ -38,12 +41,31 @@ from lab.flower.budget import charge
 from lab.running import make_clients, make_task, task_on
 
 app = ClientApp()
-MEMORY = "memory"
 #: bytes of a node's own randomness
 SECRET = 16
 #: seconds that a question waits while the node answers another one of the same run
 DAY = 86400.0
 log = logging.getLogger(__name__)
+Answer = Callable[[Message, Context], Message]
+
+
+def discreet(answer: Answer) -> Answer:
+    """What goes wrong stands in the node's own log; the server hears in a sentence what it may know: no
+    path, nothing of a file, and of an error of the program its kind alone.
+    """
+
+    @functools.wraps(answer)
+    def answered(message: Message, context: Context) -> Message:
+        try:
+            return answer(message, context)
+        except Exception as error:
+            log.warning("a question of run %s has no answer: %s", context.run_id, error)
+            text = str(error) if isinstance(error, InputError) else type(error).__name__
+            if isinstance(error, FileError) or "/" in text or "\\" in text:
+                text = "this node cannot answer; its own log says why"
+            raise InputError(text) from None
+
+    return answered
 
 
 def runtime(context: Context) -> Runtime:
@@ -52,62 +74,51 @@ def runtime(context: Context) -> Runtime:
     return Runtime.choose(str(config.get("device", "cpu")), str(config.get("precision", "float32")))
 
 
-@functools.lru_cache(maxsize=8)
-def _task(experiment: str, folder: str | None, where: Runtime) -> tuple[Experiment, Task]:
-    """An experiment and its task; with the data below a folder in the place of this machine's."""
-    stated = Experiment.from_dict(json.loads(experiment))
-    if folder is None:
-        return stated, make_task(stated, where)
-    return stated, task_on(data.load(stated.dataset, root=Path(folder)), stated, where)
+def _folder(context: Context, name: str) -> str | None:
+    """A folder of the node's configuration."""
+    found = context.node_config.get(name)
+    return None if found is None else str(found)
 
 
 @functools.lru_cache(maxsize=8)
-def _clients(experiment: str, where: Runtime) -> list[Client]:
-    stated, task = _task(experiment, None, where)
-    return make_clients(stated, task)
-
-
-@functools.lru_cache(maxsize=8)
-def _owner(experiment: str, folder: str, number: int, where: Runtime) -> Client:
-    stated, task = _task(experiment, folder, where)
-    return owner(task, number, stated.seed, stated.train_fraction)
+def _clients(
+    text: str, folder: str | None, number: int | None, where: Runtime
+) -> tuple[Experiment, list[Client]]:
+    """An experiment and the client with this number, of the data below a folder; without one all clients,
+    of this machine's data.
+    """
+    stated = Experiment.from_dict(json.loads(text))
+    if folder is None or number is None:
+        return stated, make_clients(stated, make_task(stated, where))
+    task = task_on(data.load(stated.dataset, root=Path(folder)), stated, where)
+    return stated, [owner(task, number, stated.seed, stated.train_fraction)]
 
 
 def own(context: Context) -> tuple[Experiment, Client]:
-    """The experiment, and this node's client, without its memory."""
-    text, config = str(context.run_config["experiment"]), context.node_config
-    number = config.get("partition-id")
-    if not is_whole(number):
+    """The experiment, and this node's client, without its memory. Raises FileError where the data of the
+    run cannot be had here: the names of its files are the node's own.
+    """
+    text, number = str(context.run_config["experiment"]), context.node_config.get("partition-id")
+    if not is_whole(number, 0):
         raise InputError("this node needs a whole number partition-id in its --node-config")
-    where = runtime(context)
-    folder = config.get("data")
-    with _untold():
-        experiment, _ = _task(text, None if folder is None else str(folder), where)
-    if not 0 <= number < experiment.clients:
-        raise InputError(f"partition-id must be 0 .. {experiment.clients - 1}, not {number}")
-    with _untold():
-        if folder is None:
-            client = _clients(text, where)[number]
-        else:
-            client = _owner(text, str(folder), number, where)
-    return experiment, client
-
-
-@contextlib.contextmanager
-def _untold() -> Iterator[None]:
-    """What is wrong with a node's data goes into its own log: the names of its files are its own."""
+    folder = _folder(context, "data")
     try:
-        yield
+        experiment, clients = _clients(text, folder, folder and number, runtime(context))  # type: ignore[arg-type]
     except InputError as error:
-        log.warning("the data of this run cannot be had here: %s", error)
-        raise InputError(
-            "this node cannot have the data of the run; its own log says why"
-        ) from None
+        raise FileError(f"the data of this run: {error}") from None
+    if number >= experiment.clients:
+        raise InputError(f"partition-id must be 0 .. {experiment.clients - 1}, not {number}")
+    return experiment, clients[0 if folder else number]
 
 
-def _kept(context: Context, client: Client) -> Path | None:
-    folder = context.node_config.get(MEMORY)
-    return folder and Path(str(folder)) / f"{context.run_id}-{client.id}.safetensors"  # type: ignore[return-value]
+def key_of(context: Context, experiment: Experiment, client: int) -> str:
+    """The name of all that a node keeps of a client in a run of an experiment."""
+    return f"{context.run_id}-{experiment.id}-{client}"
+
+
+def noise(secret: torch.Tensor, key: str, rng: Rng) -> SecretRng:
+    """The stream of a private client in the place of a run's."""
+    return SecretRng(int.from_bytes(bytes(secret.tolist())), (key, *rng.path))
 
 
 def fresh_secret() -> torch.Tensor:
@@ -115,62 +126,76 @@ def fresh_secret() -> torch.Tensor:
     return torch.tensor(list(os.urandom(SECRET)), dtype=torch.uint8)
 
 
-def _recall(
-    context: Context, client: Client, question: str
-) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """A client's memory, and its node's secret, (SECRET,) uint8: from its file, which the last of
-    several questions wrote, or, in a node without a folder, from the Context.
+@attrs.frozen
+class Memory:
+    """What a node keeps under a key: in a file, or, without a folder, in Flower's Context."""
 
-    When a question comes a second time, because its answer was lost, it is the memory that the
-    client had when the question came first; so the answer is the same. `question` is a fingerprint
-    of its address and of all that came with it: one that comes with other things is another.
-    """
-    path, last, kept = _kept(context, client), "", dict[str, torch.Tensor]()
-    if path is not None and path.exists():
-        kept, about = read_tensors(path, "memory", str(client.task.runtime.device))
-        if "asked" not in about:
-            raise damaged("memory", path, InputError("it does not say what was asked"))
-        last = about["asked"]
-    elif MEMORY in context.state:
-        kept = wire.tensors(context.state[MEMORY], client.task.runtime.device)  # type: ignore[arg-type]
-        last = str(context.state["asked"]["what"])  # type: ignore[index, call-overload]
-    secret = kept["secret"] if "secret" in kept else fresh_secret()
-    return take("before/" if last == question else "after/", kept), secret
+    context: Context
+    key: str
 
+    @property
+    def path(self) -> Path | None:
+        """The file."""
+        folder = _folder(self.context, "memory")
+        return Path(folder) / f"{self.key}.safetensors" if folder else None
 
-def _remember(
-    context: Context,
-    client: Client,
-    before: dict[str, torch.Tensor],
-    secret: torch.Tensor,
-    question: str,
-) -> None:
-    kept = put("before/", before) | put("after/", client.memory) | {"secret": secret}
-    context.state[MEMORY] = wire.arrays(kept)
-    context.state["asked"] = ConfigRecord({"what": question})
-    if path := _kept(context, client):
-        # a copy of each: before and after may share tensors
-        plain = {name: value.cpu().contiguous().clone() for name, value in kept.items()}
-        write_tensors(path, plain, {"asked": question}, secret=True)
-
-
-@contextlib.contextmanager
-def _one_at_a_time(context: Context, client: Client, private: bool) -> Iterator[None]:
-    """Flower begins a process for each message. Two that know the same memory would draw the same
-    noise, and their answers together would show what it hides. Raises InputError for a private run at
-    a node with data of its own and without a folder in which one can wait for the other.
-    """
-    path = _kept(context, client)
-    if path is not None:
-        with alone(path.with_suffix(".lock"), "another question of this run", DAY):
+    @contextlib.contextmanager
+    def alone(self, private: bool) -> Iterator[None]:
+        """Answer one question at a time. Flower begins a process for each message: two that know the same
+        memory would draw the same noise, and their answers together would show what it hides. Raises
+        InputError for a private run at a node with data of its own and without a folder in which one
+        can wait for the other.
+        """
+        if self.path is not None:
+            with alone(self.path.with_suffix(".lock"), "another question of this run", DAY):
+                yield
+        elif private and _folder(self.context, "data") is not None:
+            raise InputError("a private run needs a memory folder in the --node-config")
+        else:
             yield
-    elif private and "data" in context.node_config:
-        raise InputError("a private run needs a memory folder in the --node-config")
-    else:
-        yield
+
+    def recall(
+        self, question: str, device: torch.device
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """A client's memory, and its secret, (SECRET,) uint8.
+
+        When a question comes a second time, because its answer was lost, it is the memory that the
+        client had when the question came first; so the answer is the same. `question` is a fingerprint
+        of its address and of all that came with it: one that comes with other things is another.
+        """
+        last, kept, state = "", dict[str, torch.Tensor](), self.context.state
+        if self.path is None:
+            if self.key in state:
+                kept = wire.tensors(state[self.key], device)  # type: ignore[arg-type]
+                last = str(state[f"{self.key} asked"]["what"])  # type: ignore[index, call-overload]
+        elif self.path.exists():
+            kept, about = read_tensors(self.path, "memory", str(device))
+            if "asked" not in about or "secret" not in kept:
+                raise damaged("memory", self.path, InputError("it does not say what was asked"))
+            last = about["asked"]
+        secret = kept["secret"] if "secret" in kept else fresh_secret()
+        return take("before/" if last == question else "after/", kept), secret
+
+    def keep(
+        self,
+        before: dict[str, torch.Tensor],
+        after: dict[str, torch.Tensor],
+        secret: torch.Tensor,
+        question: str,
+    ) -> None:
+        """Write down the memory before and after a question."""
+        kept = put("before/", before) | put("after/", after) | {"secret": secret}
+        if self.path is None:
+            self.context.state[self.key] = wire.arrays(kept)
+            self.context.state[f"{self.key} asked"] = ConfigRecord({"what": question})
+        else:
+            # a copy of each: before and after may share tensors
+            plain = {name: value.cpu().contiguous().clone() for name, value in kept.items()}
+            write_tensors(self.path, plain, {"asked": question}, secret=True)
 
 
 @app.query("introduce")
+@discreet
 def introduce(message: Message, context: Context) -> Message:
     """Which client this is, and how many samples it has."""
     _, client = own(context)
@@ -180,6 +205,7 @@ def introduce(message: Message, context: Context) -> Message:
 
 @app.train()
 @app.query()
+@discreet
 def answer(message: Message, context: Context) -> Message:
     """What the algorithm's clients answer to a question of the server, for this one client.
 
@@ -187,24 +213,22 @@ def answer(message: Message, context: Context) -> Message:
     budget does not allow, and for a private one where the node has data of its own and no folder.
     """
     experiment, client = own(context)
-    asked = str(message.content["asked"]["what"])  # type: ignore[index, call-overload]
+    received, asked = wire.message(message.content, client.task.runtime.device)
     question, path = json.loads(asked)
     algorithm = experiment.new_algorithm()
     if question not in algorithm.remote_calls:
         raise unknown(f"remote call of {experiment.algorithm}", question, algorithm.remote_calls)
-    folder = context.node_config.get(MEMORY)
-    charge(context, client.id, experiment.id, algorithm, None if folder is None else str(folder))
-    received = wire.message(message.content, client.task.runtime.device)
+    memory = Memory(context, key_of(context, experiment, client.id))
+    charge(context, memory.key, algorithm, _folder(context, "memory"))
     identity = fingerprint(asked + json.dumps(received.meta, sort_keys=True), received.tensors)
-    with _one_at_a_time(context, client, algorithm.private):
-        before, secret = _recall(context, client, identity)
+    with memory.alone(algorithm.private):
+        before, secret = memory.recall(identity, client.task.runtime.device)
         # all draws below the same node of the tree of random streams as in one process
         rng = Rng(experiment.seed, tuple(path))
         if algorithm.private:
-            rng = SecretRng(int.from_bytes(bytes(secret.tolist())), rng.path)
+            rng = noise(secret, memory.key, rng)
         client = attrs.evolve(client, memory=before).copy()  # some learn in place
         answers = algorithm.at_clients(question, [client], {client.id: received}, rng)
-        content = wire.records(answers[client.id])
-        _remember(context, client, before, secret, identity)
-    content["asked"] = ConfigRecord({"what": asked})
+        content = wire.records(answers[client.id], asked)
+        memory.keep(before, client.memory, secret, identity)
     return Message(content, reply_to=message)

@@ -4,83 +4,32 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
-from core import data
 from core.errors import InputError
-from core.federation import Client, Runtime, Task, distribute
+from core.federation import Runtime
 from lab.experiment import Experiment
 from lab.flower.deployment import Deployment, write_data
-from lab.record import Record
-from lab.running import run
+from lab.record import REPOSITORY, Record
+from lab.running import make_clients, make_task, run
 
-HOSPITALS = 3
-#: images of a hospital, so that the demonstration ends while one looks on
-MOST = 300
 #: seconds within which the next round must be on record: in the first Flower begins and the nodes come
 EACH_ROUND = 900.0
-#: two blocks: a third one would leave one pixel of the digits' eight
-MODEL = {"width": 32, "depth": 2}
-
-
-def hospitals() -> tuple[Task, list[Client]]:
-    """The three largest centres of HAM10000 where it is at hand, else three parts of the digits."""
-    found = {info.name: info for info in data.available()}
-    name = "ham10000" if found["ham10000"].present else "digits"
-    dataset = data.load(name, size=32 if name == "ham10000" else None)
-    task = Task(dataset, "convnet", MODEL, Runtime())
-    centres = task.dataset.train.centre
-    if centres is None:
-        clients = distribute(task, {"name": "dirichlet", "alpha": 0.3}, HOSPITALS, 0)
-    else:
-        count = int(centres.max()) + 1
-        clients = distribute(task, {"name": "natural"}, count, 0)
-    largest = sorted(clients, key=len, reverse=True)[:HOSPITALS]
-    return task, [
-        Client(number, task, client.images[:MOST], client.labels[:MOST])
-        for number, client in enumerate(largest)
-    ]
 
 
 def experiment() -> Experiment:
-    """A short FedVCK."""
-    return Experiment(
-        algorithm="fedvck",
-        dataset="hospital",
-        model_options=MODEL,
-        clients=HOSPITALS,
-        rounds=3,
-        settings={
-            "iterations": 80,
-            "image_lr": 1.0,
-            "clip_norm": 30.0,
-            "estimator": "expectation",
-            "pool": 1,
-            "server_steps": 100,
-            "server_lr": 0.01,
-        },
-        profile="quick",
-    )
-
-
-def alone(task: Task, clients: list[Client]) -> float:
-    """The accuracy that the hospitals reach by themselves, on average, with as many batches as the
-    server takes.
-    """
-    together = experiment()
-    stated = attrs.evolve(
-        together,
-        algorithm="standalone",
-        settings={"local_steps": together.settings["server_steps"]},
-    )
-    return run(stated, task=task, clients=clients).metrics["accuracy"]
+    """The run that the app of `hospitals/` has: a short FedVCK on digits."""
+    told = tomllib.loads((REPOSITORY / "hospitals" / "pyproject.toml").read_text())
+    return Experiment.from_dict(json.loads(told["tool"]["flwr"]["app"]["config"]["experiment"]))
 
 
 def follow(deployment: Deployment, path: Path, rounds: int) -> Record:
@@ -116,29 +65,37 @@ def follow(deployment: Deployment, path: Path, rounds: int) -> Record:
 
 
 def deployed(here: Deployment) -> Record:
-    """Three nodes with keys, each with its own folder; at the end, what a hospital has alone."""
-    stated = experiment()
-    task, clients = hospitals()
+    """Three nodes with keys, each with its part of the digits in a folder of its own; at the end, what a
+    hospital reaches alone, on average, with as many batches as the server takes.
+    """
+    digits = experiment()
+    stated = attrs.evolve(digits, dataset="hospital", partition={"name": "iid"})
+    task = make_task(digits, Runtime())
+    clients = make_clients(digits, task)
     write_data(here.folder, stated.dataset, task.dataset, clients)
     sizes = ", ".join(str(len(client)) for client in clients)
-    print(f"{task.dataset.name}: {sizes} images in three folders; test images at the server")
+    print(f"{sizes} images in {len(clients)} folders; test images at the server")
     here.superlink()
     print(f"SuperLink at {here.port}, with TLS; nodes come with a registered key")
-    for number in range(HOSPITALS):
-        here.register(number)
-        here.node(number)
-    record = follow(here, here.run(stated), stated.rounds)
-    print(f"a hospital's own model, on average: accuracy {100 * alone(task, clients):.1f}%")
+    for client in clients:
+        here.register(client.id)
+        here.node(client.id)
+    server = str(here.folder / "server")
+    record = follow(here, here.run(stated, **{"server-data": server}), stated.rounds)
+    steps = {"local_steps": stated.settings["server_steps"]}
+    alone = attrs.evolve(digits, algorithm="standalone", settings=steps)
+    own = run(alone, task=task, clients=clients).metrics["accuracy"]
+    print(f"a hospital's own model, on average: accuracy {100 * own:.1f}%")
     return record
 
 
 def simulated(here: Deployment) -> Record:
     """Flower makes the nodes; each takes its part of the digits."""
-    partition = {"name": "dirichlet", "alpha": 0.3}
-    stated = attrs.evolve(experiment(), dataset="digits", partition=partition)
+    stated = experiment()
     here.superlink(simulated=True)
-    print(f"SuperLink at {here.port}, with TLS; it simulates {HOSPITALS} hospitals with Ray")
-    return follow(here, here.simulate(stated), stated.rounds)
+    print(f"SuperLink at {here.port}, with TLS; it simulates {stated.clients} hospitals with Ray")
+    nodes = ("--federation-config", f"num-supernodes={stated.clients}")
+    return follow(here, here.run(stated, *nodes), stated.rounds)
 
 
 def main(arguments: Sequence[str]) -> int:

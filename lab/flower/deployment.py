@@ -1,33 +1,41 @@
 """A whole federation on this machine: a SuperLink and SuperNodes as processes, with TLS and node
 authentication, which talk over the loopback address only.
+
+In a real one every institution makes its own key and hands out the public half only, and the
+server's certificate comes from an authority that all trust.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
+import torch
 
 from core.data import Dataset
+from core.data.npz import write_npz
 from core.errors import InputError
 from core.federation import Client
 from lab.experiment import Experiment
-from lab.flower import keys
 from lab.record import ADHOC, REPOSITORY
 
-APP = REPOSITORY / "hospitals"
 HOST = "127.0.0.1"
+#: a certificate for this machine's own address, which is its own authority, for a day
+CERTIFICATE = (
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes -days 1 -subj "
+    "/CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout server.key -out server.pem"
+)
+#: a node's key, as Flower's documentation has it
+NODE_KEY = ("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "", "-f")
 #: seconds within which a SuperLink has to listen
 STARTS = 120.0
 
@@ -46,20 +54,18 @@ def write_data(folder: Path, name: str, dataset: Dataset, clients: Sequence[Clie
     The layout asks for training and test images in each file; where there must be none stands one
     black image.
     """
-    black = np.zeros((1, *dataset.test.images.shape[1:]), np.uint8), np.zeros(1, np.int64)
-    test = dataset.test.images.numpy(), dataset.test.labels.numpy()
-    contents = {"server": (black, test)}
+    test = dataset.test
+    black = torch.zeros_like(test.images[:1]), torch.zeros(1, dtype=torch.int64)
+    parts = {"server": (black, (test.images, test.labels))}
     for client in clients:
-        mine = client.images.cpu().numpy(), client.labels.cpu().numpy()
-        contents[f"node{client.id}"] = (mine, black)
-    for place, splits in contents.items():
+        parts[f"node{client.id}"] = (client.images.cpu(), client.labels.cpu()), black
+    for place, halves in parts.items():
         arrays = {"classes": np.array(dataset.classes)}
-        for word, (images, labels) in zip(("train", "test"), splits, strict=True):
-            last = images.transpose(0, 2, 3, 1)
-            arrays[f"{word}_images"] = last[..., 0] if last.shape[-1] == 1 else last
-            arrays[f"{word}_labels"] = labels[:, None]
+        for word, (images, labels) in zip(("train", "test"), halves, strict=True):
+            arrays[f"{word}_images"] = images.permute(0, 2, 3, 1).numpy()
+            arrays[f"{word}_labels"] = labels[:, None].numpy()
         (folder / place).mkdir(parents=True, exist_ok=True)
-        np.savez(folder / place / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+        write_npz(folder / place / f"{name}.npz", arrays)
 
 
 class Deployment:
@@ -68,9 +74,8 @@ class Deployment:
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
         self.processes: dict[str, subprocess.Popen] = {}
-        scripts = Path(sys.executable).parent
         self.environment = os.environ | {
-            "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYTHONPATH": str(REPOSITORY),
             "FLWR_HOME": str(folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -79,34 +84,23 @@ class Deployment:
         }
 
     def __enter__(self) -> Self:
-        keys.tls(self.folder / "keys")
+        self.command(*CERTIFICATE.split())
         (self.folder / "flwr").mkdir(exist_ok=True)
         (self.folder / "flwr" / "config.toml").write_text(
             f'[superlink]\ndefault = "demo"\n\n[superlink.demo]\naddress = "{HOST}:{self.port}"\n'
-            f"root-certificates = {json.dumps(str(self.folder / 'keys' / 'ca.crt'))}\n"
+            f"root-certificates = {json.dumps(str(self.folder / 'server.pem'))}\n"
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for name in reversed(list(self.processes)):
             self.stop(name)
 
     def start(self, name: str, *command: str) -> None:
         """Begin a process, with its children in a group of their own; it writes to `NAME.log`."""
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                command,
-                env=self.environment,
-                cwd=self.folder,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            how = {"env": self.environment, "cwd": self.folder, "start_new_session": True}
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, **how)  # type: ignore[call-overload]
 
     def stop(self, name: str) -> None:
         """End a process and its children."""
@@ -118,32 +112,29 @@ class Deployment:
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue
 
-    def command(self, *arguments: str) -> str:
-        """Run `flwr …`; what it printed. Raises InputError where it fails."""
-        if shutil.which("flwr", path=self.environment["PATH"]) is None:
-            raise InputError("there is no flwr here: make machines, or pip install -e '.[flower]'")
-        done = subprocess.run(
-            ["flwr", *arguments],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-        )
+    def command(self, *command: str) -> str:
+        """Run a command, whose new files are for their owner alone; what it printed. Raises InputError
+        where it fails.
+        """
+        how = {"env": self.environment, "cwd": self.folder, "capture_output": True, "text": True}
+        try:
+            done = subprocess.run(command, umask=0o077, **how)  # type: ignore[call-overload]
+        except FileNotFoundError:
+            needs = "make machines, or pip install -e '.[flower]'; openssl and ssh-keygen"
+            raise InputError(f"there is no {command[0]} here: a federation needs {needs}") from None
         if done.returncode:
-            raise InputError(f"flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()}")
+            said = (done.stderr or done.stdout).strip()
+            raise InputError(f"{' '.join(command[:2])} failed: {said}")
         return done.stdout
 
     def superlink(self, *, simulated: bool = False) -> None:
         """Start the server's end and wait until it listens; a simulated federation needs no nodes."""
-        keys_ = self.folder / "keys"
         self.start(
             "superlink",
             *("flower-superlink", "--host", HOST, "--port", str(self.port)),
-            *("--ssl-ca-certfile", str(keys_ / "ca.crt")),
-            *("--ssl-certfile", str(keys_ / "server.pem")),
-            *("--ssl-keyfile", str(keys_ / "server.key")),
+            *("--ssl-ca-certfile", "server.pem", "--ssl-certfile", "server.pem"),
+            *("--ssl-keyfile", "server.key", "--disable-runtime-dependency-installation"),
             *("--simulation" if simulated else "--enable-supernode-auth",),
-            "--disable-runtime-dependency-installation",
         )
         end = time.monotonic() + STARTS
         while True:
@@ -158,44 +149,42 @@ class Deployment:
                 time.sleep(0.2)
 
     def register(self, number: int) -> None:
-        """Make a node's key and tell the server its public half."""
-        _, public = keys.node(self.folder / "keys", f"node{number}")
-        self.command("supernode", "register", str(public), "demo")
+        """Tell the server the public half of a node's key."""
+        self.command("flwr", "supernode", "register", str(self.key(number)) + ".pub", "demo")
+
+    def key(self, number: int) -> Path:
+        """A node's key, made when it is first asked for."""
+        path = self.folder / f"node{number}.key"
+        if not path.exists():
+            self.command(*NODE_KEY, str(path))
+        return path
 
     def node(self, number: int) -> None:
         """Start a node; again after `stop`, it is the same node."""
-        config = (
-            f"partition-id={number} data={json.dumps(str(self.folder / f'node{number}'))} "
-            f"memory={json.dumps(str(self.folder / f'node{number}'))}"
-        )
+        place = json.dumps(str(self.folder / f"node{number}"))
         self.start(
             f"node{number}",
             *("flower-supernode", "--superlink", f"{HOST}:{self.port}"),
-            *("--root-certificates", str(self.folder / "keys" / "ca.crt")),
-            *("--auth-supernode-private-key", str(self.folder / "keys" / f"node{number}")),
-            *("--host", HOST, "--port", str(free_port()), "--node-config", config),
+            *("--root-certificates", "server.pem", "--host", HOST, "--port", str(free_port())),
+            *("--auth-supernode-private-key", str(self.key(number))),
+            *("--node-config", f"partition-id={number} data={place} memory={place}"),
         )
 
     def status(self) -> str:
         """What Flower says of the last run: how it stands, and why it ended."""
-        run = json.loads(self.command("ls", "demo", "--format", "json"))["runs"][0]
+        run = json.loads(self.command("flwr", "ls", "demo", "--format", "json"))["runs"][0]
         return ", ".join(filter(None, [run["status"], run["status-details"]]))
 
-    def run(self, experiment: Experiment, **config: str | float | bool) -> Path:
-        """Begin a run; the file in which its record will stand."""
-        return self._run(experiment, {"server-data": str(self.folder / "server"), **config})
-
-    def simulate(self, experiment: Experiment) -> Path:
-        """Begin a run on nodes that Flower simulates here, from this machine's own data."""
-        nodes = f"num-supernodes={experiment.clients}"
-        return self._run(experiment, {}, "--federation-config", nodes)
-
-    def _run(self, experiment: Experiment, config: Mapping[str, object], *options: str) -> Path:
+    def run(self, experiment: Experiment, *options: str, **config: str | float) -> Path:
+        """Begin a run; the file in which its record will stand. `config` is for the run, `options` are
+        Flower's.
+        """
         records = self.folder / "records"
         stated = {"experiment": json.dumps(experiment.to_dict()), "out": str(records), **config}
         overrides = self.folder / "run.toml"
         overrides.write_text(
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in stated.items())
         )
-        self.command("run", str(APP), "demo", "--run-config", str(overrides), *options)
+        app = str(REPOSITORY / "hospitals")
+        self.command("flwr", "run", app, "demo", "--run-config", str(overrides), *options)
         return records / ADHOC / f"{experiment.id}.json"

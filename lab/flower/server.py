@@ -12,14 +12,14 @@ from typing import Any
 
 import attrs
 import torch
-from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import Context, RecordDict
 from flwr.app import Message as Envelope
 from flwr.serverapp import Grid, ServerApp
 
 from core import data
 from core.checks import LARGEST, is_whole
 from core.errors import InputError, brief, printable
-from core.federation import Algorithm, Field, Message, State, Task, UploadError
+from core.federation import Algorithm, Field, Message, State, Task
 from core.rng import Rng
 from lab import schema
 from lab.experiment import Experiment
@@ -125,32 +125,37 @@ class Link:
     def meet(self) -> None:
         """Ask nodes that are new who they are. A node that is no client of this run is refused."""
         known = {client.node for client in self.clients.values()}
-        new = {node: RecordDict() for node in self.grid.get_node_ids() if node not in known}
-        for reply in self._exchange(new, "query.introduce") if new else ():
+        silent = {node: RecordDict() for node in self.grid.get_node_ids() if node not in known}
+        for reply in self._exchange(dict(silent), "query.introduce") if silent else ():
             node = reply.metadata.src_node_id
-            if node not in new:  # Flower itself answers for a node that went away
+            if silent.pop(node, None) is None:  # Flower itself answers for a node that went away
                 continue
             if reply.has_error():
                 self.note(f"node {node} was refused: it does not say which client it is")
-                continue
-            about = reply.content.get(wire.META) or {}
-            number, samples = about.get("client"), about.get("samples")
-            if not is_whole(number, 0, self.expected - 1):
-                self.note(f"node {node} was refused: {brief(number)} is no client of this run")
-                continue
-            if not is_whole(samples, 0, self.most or LARGEST):
-                self.note(
-                    f"node {node} was refused: {brief(samples)} is no number of samples of this run"
-                )
-                continue
-            before = self.clients.get(number)
-            if before is None:
-                self.clients[number] = Remote(number, samples, node)
-            elif before.samples == samples and before.node not in self.grid.get_node_ids():
-                before.node = node
-                self.note(f"client {number} is back, as node {node}")
-            else:
-                self.note(f"node {node} was refused: client {number} is another node")
+            elif wrong := self._enter(node, reply.content):
+                self.note(f"node {node} was refused: {wrong}")
+        for node in silent:
+            self.note(f"node {node} does not say which client it is")
+
+    def _enter(self, node: int, content: RecordDict) -> str:
+        """Enter a node as the client that it says it is; what is wrong with it, if anything."""
+        about = content.get(wire.META) or {}
+        number, samples = about.get("client"), about.get("samples")
+        if not is_whole(number, 0, self.expected - 1):
+            return f"{brief(number)} is no client of this run"
+        if not is_whole(samples, 0, self.most or LARGEST):
+            return f"{brief(samples)} is no number of samples of this run"
+        if len(content) > 1 or len(about) > 2:
+            return "it says more than that"
+        before = self.clients.get(number)
+        if before is None:
+            self.clients[number] = Remote(number, samples, node)
+        elif before.samples == samples and before.node not in self.grid.get_node_ids():
+            before.node = node
+            self.note(f"client {number} is back, as node {node}")
+        else:
+            return f"client {number} is another node"
+        return ""
 
     def gather(self, patience: float) -> list[Remote]:
         """All clients, as soon as they are there. Raises InputError after so many seconds."""
@@ -183,21 +188,19 @@ class Link:
         answers: dict[int, Message] = {}
         waiting, sent, seconds = list(clients), dict[str, int](), self.timeout
         while waiting:
-            contents = {}
-            for client in waiting:
-                contents[client.node] = wire.records(messages[client.id])
-                contents[client.node]["asked"] = ConfigRecord({"what": asked})
             by_node = {client.node: client for client in waiting}
+            contents = {
+                node: wire.records(messages[one.id], asked) for node, one in by_node.items()
+            }
             for reply in self._exchange(contents, kind, seconds, sent):
-                node = reply.metadata.src_node_id
-                if node not in by_node:  # Flower itself answers for a node that went away
+                client = by_node.pop(reply.metadata.src_node_id, None)
+                if client is None:  # Flower itself answers for a node that went away
                     continue
-                client = by_node.pop(node)
                 if reply.has_error():  # asking again would end in the same way
                     self.note(f"client {client.id} failed in {round_}: {reply.error.reason}")
                     continue
                 try:
-                    answers[client.id] = self._read(reply, asked, most)
+                    answers[client.id], _ = wire.message(reply.content, self.device, most, asked)
                 except InputError as error:
                     self.note(f"the upload of client {client.id} was refused: {error}")
             waiting = list(by_node.values())
@@ -211,13 +214,6 @@ class Link:
                 time.sleep(POLL)
                 self.meet()
         return {client.id: answers[client.id] for client in clients if client.id in answers}
-
-    def _read(self, reply: Envelope, asked: str, most: int) -> Message:
-        """An answer to this question and to no other."""
-        echo = reply.content.get("asked")
-        if not isinstance(echo, ConfigRecord) or echo.get("what") != asked:
-            raise UploadError("it belongs to another round")
-        return wire.message(reply.content, self.device, most)
 
 
 def across(algorithm: Algorithm, link: Link) -> Algorithm:
@@ -259,30 +255,14 @@ def server_task(experiment: Experiment, context: Context, samples: int) -> Task:
         raise InputError(
             f"the server's data, {found.name} in {folder}, have no validation images to test on"
         )
-    dataset = attrs.evolve(found, train=_unseen(found.train, samples))
-    return task_on(dataset, experiment, runtime(context))
-
-
-def _unseen(split: data.Split, samples: int) -> data.Split:
-    """So many samples in the form of a split, of which nothing is known: all 0, and no memory."""
-
-    def zeros(one: torch.Tensor) -> torch.Tensor:
-        return one.new_zeros(()).expand(samples, *one.shape[1:])
-
-    masks = None if split.masks is None else zeros(split.masks)
-    return data.Split(zeros(split.images), zeros(split.labels), masks=masks)
-
-
-def _place(experiment: Experiment, out: str) -> Path | None:
-    """The file of a run's record below a folder; none for "". Raises InputError where a complete one is
-    there: that of the same experiment, but maybe of other data.
-    """
-    path = Path(out) / ADHOC / f"{experiment.id}.json" if out else None
-    if path and path.exists() and Record.load(path).status == "complete":
-        raise InputError(
-            f"{path} holds this run's record: move it away, or give another folder as out"
-        )
-    return path
+    train = found.train
+    # so many samples of which nothing is known: all 0, and no memory
+    images, labels, masks = (
+        None if one is None else one.new_zeros(()).expand(samples, *one.shape[1:])
+        for one in (train.images, train.labels, train.masks)
+    )
+    unseen = data.Split(images, labels, masks=masks)  # type: ignore[arg-type]
+    return task_on(attrs.evolve(found, train=unseen), experiment, runtime(context))
 
 
 def federate(grid: Grid, context: Context) -> Record:
@@ -296,7 +276,12 @@ def federate(grid: Grid, context: Context) -> Record:
     experiment = Experiment.from_dict(json.loads(str(config["experiment"])))
     if experiment.attack:
         raise InputError("an attack needs the clients' data, which never leave them")
-    path = _place(experiment, str(config.get("out", "")))
+    out = str(config.get("out", ""))
+    path = Path(out) / ADHOC / f"{experiment.id}.json" if out else None
+    if path and path.exists() and Record.load(path).status == "complete":
+        raise InputError(  # it may be of other data
+            f"{path} holds this run's record: move it away, or give another folder as out"
+        )
     timeout = float(config.get("timeout", 600.0))
     wait, most = bool(config.get("wait-for-all", True)), int(config.get("most-samples", 0))
     link = Link(grid, experiment.clients, timeout, wait, most)

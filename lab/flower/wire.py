@@ -19,8 +19,8 @@ try:
 except ImportError:
     raise InputError("this needs Flower: make machines, or pip install -e '.[flower]'") from None
 
-#: the records of a message
-TENSORS, META = "tensors", "meta"
+#: the records of a message, and of the question that it belongs to, which an answer repeats
+TENSORS, META, ASKED = "tensors", "meta", "asked"
 
 
 def arrays(tensors: Mapping[str, torch.Tensor]) -> ArrayRecord:
@@ -44,6 +44,8 @@ def _tensor(name: str, array: Array) -> torch.Tensor:
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
         if dtype.hasobject or dtype.kind not in "biuf" or fortran:
             raise ValueError(f"it holds {dtype}")
+        if (tuple(array.shape), array.dtype) != (shape, str(dtype)):
+            raise ValueError("it says two things about itself")
         rest = file.read()
         if math.prod(shape) * dtype.itemsize != len(rest):
             raise ValueError(f"{shape} {dtype} are not {len(rest)} bytes")
@@ -52,9 +54,10 @@ def _tensor(name: str, array: Array) -> torch.Tensor:
         raise InputError(f"the tensor {name!r} cannot be read: {one_line(error, 120)}") from None
 
 
-def records(message: Message) -> RecordDict:
-    """A message as it travels."""
-    return RecordDict({TENSORS: arrays(message.tensors), META: ConfigRecord(dict(message.meta))})
+def records(message: Message, asked: str) -> RecordDict:
+    """A message as it travels, with the question that it belongs to."""
+    meta, question = ConfigRecord(dict(message.meta)), ConfigRecord({"what": asked})
+    return RecordDict({TENSORS: arrays(message.tensors), META: meta, ASKED: question})
 
 
 def _entry_bytes(value: Any) -> int:
@@ -64,22 +67,29 @@ def _entry_bytes(value: Any) -> int:
     return len(value) if isinstance(value, str | bytes) else 8
 
 
-def message(content: RecordDict, device: torch.device, most: float = math.inf) -> Message:
-    """What arrived, as a message on a device.
+def message(
+    content: RecordDict, device: torch.device, most: float = math.inf, asked: str | None = None
+) -> tuple[Message, str]:
+    """What arrived, as a message on a device, and the question that it belongs to.
 
-    Raises UploadError, before anything is parsed, for more than `most` bytes or records of other
-    names; and InputError for tensors that cannot be read.
+    Raises UploadError, before anything is parsed, for more than `most` bytes, for another question
+    than `asked`, and for anything beside tensors, entries and the question; and InputError for tensors
+    that cannot be read.
     """
-    if not isinstance(content.get(TENSORS), ArrayRecord) or not isinstance(
-        content.get(META), ConfigRecord
+    kinds = {TENSORS: ArrayRecord, META: ConfigRecord, ASKED: ConfigRecord}
+    if content.keys() != kinds.keys() or any(
+        not isinstance(content[name], kind) for name, kind in kinds.items()
     ):
         raise UploadError(f"it holds the records {sorted(content)} and not those of a message")
-    size = sum(len(array.data) for array in content[TENSORS].values())
-    size += sum(_entry_bytes(value) for value in content[META].values())
+    question = dict(content[ASKED])
+    if question.keys() != {"what"} or asked not in (None, question["what"]):
+        raise UploadError("it belongs to another round")
+    size = sum(len(name) + len(array.data) for name, array in content[TENSORS].items())
+    size += sum(len(name) + _entry_bytes(value) for name, value in content[META].items())
     if size > most:
         raise UploadError(f"it has {size} bytes where at most {most:.0f} are allowed")
     meta = {
         name: list(value) if isinstance(value, list) else value
         for name, value in content[META].items()
     }
-    return Message(tensors(content[TENSORS], device), meta)
+    return Message(tensors(content[TENSORS], device), meta), str(question["what"])

@@ -1,143 +1,129 @@
-"""Many runs at once: the queue on workers of this machine, or on those of a Ray cluster.
+"""Many runs: the queue in this process, on workers of this machine, or on those of a Ray cluster.
 
-One task is one run to its record, the same program that runs it alone. A worker may be lost at any
+One job is one run to its record, the same program wherever it runs. A worker may be lost at any
 moment; its run then goes on elsewhere from its last checkpoint, if the folder for records is one
-that all workers see.
+that all workers see. Workers have a `capacity` (jobs that may run at once, now), `submit(job)`, which
+begins one and returns its handle, `finished(handles, seconds)`, which waits for the first to end, at
+most so long, and returns pairs of handles and outcomes, and `stop()`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 
 from core.checks import check_number
 from core.errors import InputError, one_line
 from core.federation import Runtime
-from core.files import Busy
+from core.files import Busy, FileError
 from core.metrics import headline
-from lab.queue import Pending, failed_before, measure, places
+from lab.queue import Pending, failed_before, measure
 from lab.record import Record
 from lab.source import check_code, code_version
 
 #: how many lost workers a run survives
 LOSSES = 3
-#: seconds between two looks at the records of running runs
+STATES = ("queued", "running", "complete", "cut", "stuck", "failed")
+#: seconds between two looks for workers
 LOOK = 1.0
 
 
 class Lost:
-    """What came of a task whose worker went away."""
+    """The outcome of a job whose worker went away."""
 
 
-@attrs.frozen
-class Task:
-    """What a worker needs to know: plain data."""
-
-    item: Pending
-    out: Path | None
-    device: str
-    precision: str
-    #: seconds since 1970 after which no round begins
-    until: float | None
-    #: the hash of the caller's source: a worker may have begun with another one
-    code: str = attrs.field(factory=code_version)
-
-
-def perform(task: Task) -> Record | Busy | str:
-    """One run to its record, or as far as the time goes; Busy where another process is at it, and one
-    line where it failed.
+def perform(
+    item: Pending,
+    out: Path | None,
+    device: str,
+    precision: str,
+    until: float | None,
+    code: str,
+    progress: bool = False,
+) -> Record | FileError | str:
+    """One run to its record, or as far as the time goes (`until`, seconds since 1970, no round begins); the
+    error where it cannot go on as its files are, and one line where it failed. `code` is the hash of the
+    caller's source: a worker may have begun with another one.
     """
-    experiment, paper = task.item.experiment, task.item.paper
-    deadline = None if task.until is None else time.monotonic() + task.until - time.time()
+    deadline = None if until is None else time.monotonic() + until - time.time()
     try:
-        check_code(task.code)
-        if failed_before(experiment, paper, task.out):
+        check_code(code)
+        if failed_before(item.experiment, item.paper, out):
             return "it failed before with the same code"
-        runtime = Runtime.choose(task.device, task.precision)
-        return measure(experiment, paper, out=task.out, runtime=runtime, deadline=deadline)[0]
-    except Busy as error:
+        how: dict[str, Any] = {"out": out, "deadline": deadline, "progress": progress}
+        how["runtime"] = Runtime.choose(device, precision)
+        return measure(item.experiment, item.paper, **how)[0]
+    except FileError as error:
         return error
     except Exception as error:  # whatever ends one run, the others have their turn
         return one_line(error)
 
 
-class Workers(Protocol):
-    """A place where tasks run."""
-
-    @property
-    def capacity(self) -> int:
-        """Tasks that may run at once, now."""
-
-    def submit(self, function: Callable[[Task], Record | Busy | str], task: Task) -> Any:
-        """Begin a task; hands out what it is called from now on."""
-
-    def finished(self, handles: Sequence[Any], seconds: float) -> list[tuple[Any, Any]]:
-        """Wait for the first to end, at most so long; tasks that ended, and what came of them."""
-
-    def stop(self) -> None:
-        """End all workers at once; what they have written stays whole."""
-
-
 @attrs.define(eq=False)
 class Progress:
     """How a run stands: "queued", "running", "complete", "cut" (by the clock, or as another process is
-    at it) or "failed".
+    at it), "stuck" (its files must change first) or "failed".
     """
 
     item: Pending
     state: str = "queued"
-    rounds: int = 0
-    #: name and value of the last test's first measure
-    score: tuple[str, float] | None = None
+    record: Record | None = None
     reason: str = ""
     losses: int = 0
 
-    def look(self, record: Record) -> None:
-        """Take round and score from a record."""
-        self.rounds = len(record.rounds)
-        tested = [row["metrics"] for row in record.rounds if row["metrics"]]
-        name = headline(tested[-1]) if tested else None
-        self.score = (name, tested[-1][name]) if name else None
-
     def settle(self, outcome: Any) -> None:
-        """Enter what came of the task."""
+        """Enter the outcome of the job."""
         if isinstance(outcome, Record):
+            self.record = outcome
             self.state = "complete" if outcome.status == "complete" else "cut"
-            self.look(outcome)
-        elif isinstance(outcome, Busy):
-            self.state, self.reason = "cut", str(outcome)
+        elif isinstance(outcome, FileError):
+            self.state = "cut" if isinstance(outcome, Busy) else "stuck"
+            self.reason = str(outcome)
         elif isinstance(outcome, Lost) and self.losses < LOSSES:
             self.state, self.losses = "queued", self.losses + 1
         else:
             lost = f"its worker was lost {LOSSES + 1} times"
             self.state, self.reason = "failed", lost if isinstance(outcome, Lost) else outcome
 
+    def __str__(self) -> str:
+        run, rows = self.item.experiment, self.record.rounds if self.record else []
+        metrics = self.record.metrics if self.record else {}
+        name = headline(metrics)
+        parts = [f"{self.state:8}", f"{self.item.cells[0]} seed {run.seed}"]
+        parts += [f"round {len(rows)} of {run.rounds}"] * bool(rows)
+        parts += [f"{name} {100 * metrics[name]:.2f}%"] if name else []
+        parts += [f"(worker lost {self.losses} times)"] * bool(self.losses)
+        return "  ".join([*parts, *filter(None, [self.reason])])
+
 
 def sweep(
     items: Sequence[Pending],
-    workers: Workers,
+    workers: Any,
     out: Path | None = None,
     device: str = "auto",
     precision: str = "auto",
     until: float | None = None,
-) -> Generator[list[Progress]]:
-    """Run the items in their order; yields how all of them stand, about once a second.
+    progress: bool = False,
+) -> Generator[Progress]:
+    """Run the items in their order; yields each one when it begins, when it ends and when its worker is
+    lost.
 
     Every run leaves the record that it would leave alone, but for times and the machine. A run
     whose worker is lost is the next to begin. However this ends, the workers end with it.
     Raises InputError where there is no worker, and FileError, before a run begins, where the package
     has changed since this process began.
     """
-    table = [Progress(item) for item in items]
-    waiting, running = deque(table), dict[Any, Progress]()
+    how = {"out": out, "device": device, "precision": precision, "until": until}
+    job = functools.partial(perform, **how, code=code_version(), progress=progress)  # type: ignore[arg-type]
+    waiting, running = deque(map(Progress, items)), dict[Any, Progress]()
     try:
-        if table and workers.capacity < 1:
+        if waiting and workers.capacity < 1:
             raise InputError("no worker has what a run asks for; see --gpus-per-run")
         while waiting or running:
             if until is not None and time.time() > until:
@@ -146,8 +132,8 @@ def sweep(
                 check_code()
                 one = waiting.popleft()
                 one.state = "running"
-                task = Task(one.item, out, device, precision, until)
-                running[workers.submit(perform, task)] = one
+                yield one
+                running[workers.submit(functools.partial(job, one.item))] = one
             if waiting and not running:  # no worker is there now; others may come
                 time.sleep(LOOK)
             for handle, outcome in workers.finished(list(running), LOOK) if running else ():
@@ -155,32 +141,28 @@ def sweep(
                 one.settle(outcome)
                 if one.state == "queued":
                     waiting.appendleft(one)
-            for one in running.values():
-                path, _ = places(one.item.experiment, one.item.paper, out)
-                # a damaged record is named when the run that finds it ends
-                with contextlib.suppress(InputError):
-                    if path.exists():
-                        one.look(Record.load(path))
-            yield table
+                yield one
     finally:
         workers.stop()
 
 
-def workers(on: str, gpus_per_run: float | None = None) -> Workers:
-    """The workers that a text names: `local:2`, `ray` (the cluster of RAY_ADDRESS, or the one that
-    runs on this machine) or `ray://host:10001`. A run on a cluster asks for this share of a GPU; None:
-    for a whole one where there are any.
+def workers(on: str | None, gpus_per_run: float | None = None) -> Any:
+    """The workers that a text names: None (this process), `local:2`, `ray` (the cluster of RAY_ADDRESS, or
+    the one that runs on this machine) or `ray://host:10001`. A run on a cluster asks for this share of a
+    GPU; None: for a whole one where there are any.
 
     Raises InputError for another text, for what is no share of a GPU, and where Ray is not installed
     or does not answer.
     """
+    from lab.ray.local import Here, LocalWorkers
+
     check_number("--gpus-per-run", gpus_per_run or 0.0, 0)
     if gpus_per_run and gpus_per_run > 1 and gpus_per_run % 1:  # Ray's own rule
         raise InputError(f"--gpus-per-run above 1 must be a whole number, not {gpus_per_run:g}")
+    if on is None:
+        return Here()
     kind, _, rest = on.partition(":")
     if kind == "local" and rest.isdecimal() and int(rest):
-        from lab.ray.local import LocalWorkers
-
         return LocalWorkers(int(rest))
     if on == "ray" or on.startswith("ray://"):
         from lab.ray.cluster import RayWorkers

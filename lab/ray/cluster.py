@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from core.errors import InputError, one_line
@@ -12,11 +13,11 @@ from lab.record import REPOSITORY
 
 
 class RayWorkers:
-    """A task is one CPU and a share of a GPU of whichever node has them; where none is stated, a whole
+    """A job is one CPU and a share of a GPU of whichever node has them; where none is stated, a whole
     one if the cluster has any.
 
-    The nodes have this package at the same path. Ray itself starts no lost task again: it would not
-    know the queue's order.
+    The nodes have this package at the same path. Ray itself starts no lost job again: it would not
+    know the queue's order. Raises InputError where Ray is not installed or does not answer.
     """
 
     def __init__(self, address: str | None, gpus: float | None) -> None:
@@ -28,45 +29,43 @@ class RayWorkers:
             ) from None
         self._ray = ray
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        told: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         try:
-            ray.init(
-                address or os.environ.get("RAY_ADDRESS", "auto"),
-                log_to_driver=False,
-                logging_level="error",
-                runtime_env={"env_vars": {"PYTHONPATH": path}},
-            )
+            found = address or os.environ.get("RAY_ADDRESS", "auto")
+            ray.init(found, runtime_env={"env_vars": {"PYTHONPATH": path}}, **told)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InputError(
                 f"no Ray cluster answers: {str(error).partition('.')[0]}; "
                 "start one with `ray start --head`, or set RAY_ADDRESS"
             ) from None
-        # a task that asks for no GPU would see all of its node's, and take the first
+        # a job that asks for no GPU would see all of its node's, and take the first
         self._gpus = float("GPU" in ray.cluster_resources()) if gpus is None else gpus
 
     @property
     def capacity(self) -> int:
-        """Tasks for which the nodes that are alive have room."""
+        """Jobs for which the nodes that are alive have room."""
         has = self._ray.cluster_resources()
         cpus = int(has.get("CPU", 0))
         return min(cpus, int(has.get("GPU", 0) / self._gpus)) if self._gpus else cpus
 
-    def submit(self, function: Callable, task: Any) -> Any:
-        """Hand a task to the cluster."""
+    def submit(self, job: partial) -> Any:
+        """Hand a job to the cluster."""
         options = {"num_cpus": 1, "num_gpus": self._gpus, "max_retries": 0}
-        return self._ray.remote(function).options(**options).remote(task)
+        return self._ray.remote(job.func).options(**options).remote(*job.args, **job.keywords)
 
     def finished(self, handles: Sequence[Any], seconds: float) -> list[tuple[Any, Any]]:
-        """Tasks that ended, and what came of them."""
+        """Jobs that ended, and their outcomes."""
         done, _ = self._ray.wait(list(handles), timeout=seconds, fetch_local=False)
         return [(handle, self._outcome(handle)) for handle in done]
 
     def _outcome(self, handle: Any) -> Any:
-        errors = self._ray.exceptions
         try:
             return self._ray.get(handle)
-        except errors.RayTaskError as error:
+        except self._ray.exceptions.RayTaskError as error:
             return one_line(error.cause)
-        except errors.RayError:  # a worker or its node went away, or ran out of memory
+        except (
+            self._ray.exceptions.RayError
+        ):  # a worker or its node went away, or ran out of memory
             return Lost()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Workers of this machine: one process each, which keeps its libraries from run to run."""
+"""Workers of this machine: this process, or some that keep their libraries from run to run."""
 
 from __future__ import annotations
 
@@ -16,40 +16,62 @@ from core.errors import one_line
 from lab.ray import Lost
 
 
+class Here:
+    """This process, which does a job at once."""
+
+    capacity = 1
+
+    def submit(self, job: Callable) -> Future:
+        """Do a job."""
+        done: Future = Future()
+        done.set_result(job())
+        return done
+
+    def finished(self, handles: Sequence[Future], seconds: float) -> list[tuple[Future, Any]]:
+        """Outcomes of jobs."""
+        return [(one, one.result()) for one in handles]
+
+    def stop(self) -> None:
+        """Do nothing: no job is under way."""
+
+
 class LocalWorkers:
     """So many processes. Each is a pool of its own, so that the loss of one is not that of all."""
 
     def __init__(self, number: int) -> None:
         self.capacity = number
-        self._context = _context()
+        forks = "forkserver" in multiprocessing.get_all_start_methods()
+        self._context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+        if forks:  # from a process that has imported PyTorch and done nothing with it
+            self._context.set_forkserver_preload(["lab.ray"])
         self._pools = [self._pool() for _ in range(number)]
         self._busy: dict[Future, int] = {}
 
     def _pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(1, self._context, _begin, (self.capacity,))
 
-    def submit(self, function: Callable, task: Any) -> Future:
-        """Begin a task on a worker that is free."""
+    def submit(self, job: Callable) -> Future:
+        """Begin a job on a worker that is free."""
         free = min(set(range(self.capacity)) - set(self._busy.values()))
         try:
-            future = self._pools[free].submit(function, task)
+            future = self._pools[free].submit(job)
         except BrokenProcessPool:  # lost while it had nothing to do
             self._renew(free)
-            future = self._pools[free].submit(function, task)
+            future = self._pools[free].submit(job)
         self._busy[future] = free
         return future
 
     def finished(self, handles: Sequence[Future], seconds: float) -> list[tuple[Future, Any]]:
-        """Tasks that ended; a worker that was lost has a new one in its place."""
+        """Jobs that ended; a worker that was lost has a new one in its place."""
         done, _ = concurrent.futures.wait(handles, seconds, concurrent.futures.FIRST_COMPLETED)
-        return [(future, self._outcome(future)) for future in done]
-
-    def _outcome(self, future: Future) -> Any:
-        place, error = self._busy.pop(future), future.exception()
-        if isinstance(error, BrokenProcessPool):
-            self._renew(place)
-            return Lost()
-        return future.result() if error is None else one_line(error)
+        found: list[tuple[Future, Any]] = []
+        for future in done:
+            place, error = self._busy.pop(future), future.exception()
+            if isinstance(error, BrokenProcessPool):
+                self._renew(place)
+            lost = Lost() if isinstance(error, BrokenProcessPool) else error and one_line(error)
+            found.append((future, lost or future.result()))
+        return found
 
     def _renew(self, place: int) -> None:
         self._pools[place].shutdown(wait=False)
@@ -64,19 +86,8 @@ class LocalWorkers:
             pool.shutdown(cancel_futures=True)
 
 
-def _context() -> Any:
-    """How processes are made: forked, where the system can, from one that has imported PyTorch and
-    done nothing with it.
-    """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lab.ray"])
-    return context
-
-
 def _begin(workers: int) -> None:
-    """What a worker does first: it takes its share of the threads that a run alone would have.
+    """Prepare a worker: it takes its share of the threads that a run alone would have.
 
     An interruption is the caller's to handle; a worker whose caller is gone ends too.
     """

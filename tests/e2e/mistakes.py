@@ -2,27 +2,15 @@
 
 import hashlib
 import itertools
+import shlex
 
 from lab import queue
 from lab.__main__ import main
 
-QUICK = [
-    "run",
-    "--algorithm",
-    "fedavg",
-    "--dataset",
-    "digits",
-    "--profile",
-    "quick",
-    "--rounds",
-    "1",
-    "--set",
-    "local_steps=1",
-    "--model-set",
-    "width=4",
-    "--device",
-    "cpu",
-]
+QUICK = shlex.split(
+    "run --algorithm fedavg --dataset digits --profile quick --rounds 1 --set local_steps=1 "
+    "--model-set width=4 --device cpu"
+)
 
 
 def fingerprint() -> str:

@@ -10,14 +10,10 @@ import attrs
 import numpy as np
 import pytest
 import torch
-import typer
 
 from core.errors import InputError
-from core.federation import Runtime
-from core.files import FileError, alone
 from lab import TableSpec, forms, queue, records, table
 from lab.__main__ import main
-from lab.cli.pending import _run_pending
 from lab.record import REPOSITORY
 from lab.report import notebooks, table_frame
 from tests.data import layouts
@@ -46,13 +42,6 @@ def test_a_seed_whose_server_diverges_does_not_stop_the_others(capsys, tmp_path)
     assert main([*run, *given]) == 1
     said = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
     assert len(said) == 2 and all("not finite" in line for line in said)
-
-
-def test_an_option_that_takes_one_value_is_given_once(capsys, tmp_path):
-    given = [*RUN, "--out", str(tmp_path), "--algorithm", "moon"]
-    assert main(given) == 2
-    assert "--algorithm is given more than once" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_by_code_of_before_is_run_again_and_it_is_said(capsys, tmp_path):
@@ -150,36 +139,6 @@ def test_an_error_of_the_program_is_no_lack_of_memory(monkeypatch):
         main(list(RUN))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["notebook", "11_fedvck", "-p", "alpha", "--out", "x.ipynb"], "-p alpha lacks a value"),
-        ([*RUN, "--out", __file__], "is a file, not a folder"),
-        ([*RUN, "--partition", "dirichlet,alpha=1", "--alpha", "2"], "alpha is stated twice"),
-        (
-            [*RUN, "--partition", "iid", "--alpha", "2"],
-            "--alpha belongs to the dirichlet partition",
-        ),
-        (
-            ["notebook", "00_quickstart", "-p", "dataset=cifr10"],
-            "did you mean 'cifar10'? known: bloodmnist, bloodmnist_pbc,",
-        ),
-        (
-            [*RUN, "--partition", "missing.json"],
-            f"no split file missing.json, in the working folder {Path.cwd()} or in the data folder",
-        ),
-        ([*RUN, "--partition", "/no/missing.json"], "there is no split file /no/missing.json\n"),
-        ([*RUN, "--partition", "splits/missing.json"], "repository Youth-49/FedVCK_2024"),
-        ([*RUN, "--set", "zzz=1"], "`fedcon algorithms fedavg` explains each"),
-        ([*RUN, "--set", "rounds=3"], "rounds is none of fedavg's settings: give it as --rounds 3"),
-        (["pending", "--only", "fednova"], "no paper, table, cell or algorithm"),
-    ],
-)
-def test_a_mistake_is_told_with_the_way_out(capsys, arguments, said):
-    assert main(arguments) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_an_algorithm_of_a_table_that_is_not_here_is_named(capsys, monkeypatch, tmp_path):
     """Its cells would wait without a word; it may be misspelt."""
     for path in (forms.TABLES / "profiles.yaml", *(forms.TABLES / "gddfl").iterdir()):
@@ -189,17 +148,8 @@ def test_an_algorithm_of_a_table_that_is_not_here_is_named(capsys, monkeypatch, 
         copy.write_text(text.replace("algorithm: random_selection", "algorithm: random_choice"))
     for module in (forms, table, queue):
         monkeypatch.setattr(module, "TABLES", tmp_path)
-    said = "gddfl/1: its cells wait, as there is no algorithm named 'random_choice'; did you mean "
+    said = "its cells wait, as there is no algorithm named 'random_choice'; did you mean "
     assert main(["table", "gddfl/1"]) == 0 and said in capsys.readouterr().out
-    assert main(["pending", "--only", "gddfl/1"]) == 0 and said in capsys.readouterr().out
-    assert main(["pending", "--only", "gddfl/ladder"]) == 0
-    assert said not in capsys.readouterr().out
-
-
-def test_who_finds_nothing_pending_is_told_where_the_tables_are_run(capsys, monkeypatch):
-    monkeypatch.setattr("lab.queue.pending", lambda profile, only: [])
-    assert main(["pending", "--only", "GDDFL", "--profile", "paper"]) == 0
-    assert "gddfl/ladder is run at the profile quick or laptop\n" in capsys.readouterr().out
 
 
 def test_an_algorithm_that_no_table_has_is_told_from_one_that_is_not_there(capsys, monkeypatch):
@@ -212,17 +162,6 @@ def test_a_table_without_records_goes_with_the_profile_that_the_queue_runs():
     spec = TableSpec.find("gddfl", "starts")
     assert "paper" not in spec.run_at
     assert set(table_frame("gddfl", "starts", measured={}).profile) == {"laptop"}
-
-
-def test_a_run_that_another_process_holds_is_no_failure(capsys, tmp_path):
-    """The queue goes on with the others; there are none here."""
-    (item, *_) = queue.pending("quick", tmp_path, only="fedmk/6")
-    held = queue.places(item.experiment, item.paper, tmp_path)[1].with_suffix(".lock")
-    with alone(held, "this test"):
-        _run_pending([item], 1, tmp_path, Runtime())
-    shown = capsys.readouterr()
-    assert "another process is at" in shown.err
-    assert "0 runs completed, 1 still pending here; the same command goes on" in shown.out
 
 
 def test_a_set_is_told_with_the_sizes_that_are_here(capsys, tmp_path, monkeypatch):
@@ -241,13 +180,6 @@ def test_own_records_of_other_data_are_not_laid_beside_the_books(capsys, tmp_pat
     assert "measured on other data" in capsys.readouterr().err
 
 
-def test_own_records_of_another_table_are_told(capsys, tmp_path):
-    some = next(one for one in records().values() if one.experiment.dataset == "mnist")
-    some.save(tmp_path / "fedmk" / f"{some.experiment.id}.json")
-    assert main(["table", "gddfl/starts", "--records", str(tmp_path)]) == 0
-    assert "none of the 1 records below" in capsys.readouterr().out
-
-
 def test_a_method_that_communicates_once_says_where_it_rests(capsys, tmp_path):
     run = ("run", "--algorithm", "random_selection", "--profile", "quick", "--clients", "2")
     more = ("--set", "server_epochs=1", "--model-set", "width=4", "--out", str(tmp_path))
@@ -255,16 +187,6 @@ def test_a_method_that_communicates_once_says_where_it_rests(capsys, tmp_path):
     assert "communicates once: it rests after the first of 3 rounds" in capsys.readouterr().err
     assert main([*run, *more, "--rounds", "1", "--device", "cpu"]) == 0
     assert "communicates once" not in capsys.readouterr().err
-
-
-def test_a_setting_that_is_given_as_an_option_is_told_where_it_goes(capsys):
-    assert main([*RUN, "0", "--lr", "0.1"]) == 2
-    assert "a setting goes as --set NAME=VALUE (see fedcon run --help)" in (capsys.readouterr().err)
-
-
-def test_a_gpu_is_named_as_it_is_called_here(capsys, tmp_path):
-    assert main([*RUN[:-1], "gpu", "--out", str(tmp_path)]) == 2
-    assert "--device cuda" in capsys.readouterr().err
 
 
 def test_a_page_is_found_by_its_number(capsys, monkeypatch, tmp_path):
@@ -328,17 +250,6 @@ def test_a_file_with_the_name_of_a_known_set_is_told(capsys, tmp_path, monkeypat
     assert f"rename your file {tmp_path / 'digits.npz'}" in capsys.readouterr().err
 
 
-def test_a_run_that_cannot_go_on_as_it_stands_did_not_fail(capsys, tmp_path, monkeypatch):
-    (item, *_) = queue.pending("quick", tmp_path, only="fedmk/6")
-    other = FileError("the checkpoint was begun with threads 1, not 2")
-    monkeypatch.setattr(queue, "run_pending", lambda *_: [(item, other)])
-    with pytest.raises(typer.Exit):
-        _run_pending([item], 1, tmp_path, Runtime())
-    shown = capsys.readouterr()
-    assert "left as it is" in shown.err and "failed" not in shown.err + shown.out
-    assert "1 still pending here, 1 of them cannot go on as they stand\n" in shown.out
-
-
 def test_a_split_file_can_be_stated_as_explain_shows_it(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.json").write_text(json.dumps({"client_idx": [[0, 1, 2], [3, 4]]}))
@@ -347,6 +258,46 @@ def test_a_split_file_can_be_stated_as_explain_shows_it(capsys, tmp_path, monkey
     assert len(list(Path("here").glob("adhoc/*.json"))) == 1
 
 
-def test_commands_in_the_help_can_be_copied(capsys):
-    assert main(["--help"]) == 0
+def test_a_table_says_what_was_run_and_what_is_to_be_known_of_it(capsys):
+    assert main(["table", "fedvck/3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    head, last = lines[2].split(), lines[-1]
+    assert lines[1] == "metric accuracy, profile laptop"
+    assert not {"metric", "profile"} & set(head) and {"measured", "seeds"} <= set(head)
+    stands_in = next(line for line in lines if "pneumoniamnist_224-0.05" in line)
+    assert "†" in stands_in and " of 3" in stands_in
+    assert "† pneumoniamnist in place of pneumoniamnist_224" in lines
+    assert "`fedcon pending --only fedvck/3 --profile laptop` lists the runs" in last
+    assert main(["table", "fedmk/1", "--profile", "paper"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    (line,) = (one for one in shown if one.split()[:2] == ["FedAvg", "mnist-0.5"])
+    assert "74.61 ± 2.79" in line
+    assert main(["table", "fedmk/work"]) == 0
+    note = " ".join(TableSpec.find("fedmk", "work").note.split())
+    assert note in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_pending_run_has_its_command(capsys, monkeypatch):
+    run = next(iter(records().values())).experiment
+    item = queue.Pending(run, "fedmk", ("fedmk/1/FedAvg/a b", "x"), 0, core_seconds=7200.0)
+    monkeypatch.setattr(queue, "pending", lambda profile, only: [item])
+    assert main(["pending", "--only", "fedmk/1"]) == 0
+    first, second, third = capsys.readouterr().out.splitlines()
+    command = f"fedcon run --cell 'fedmk/1/FedAvg/a b' --profile laptop --seed {run.seed}"
+    assert first == f"{command}  and 1 more cells  about 7,200 s"
+    assert second == "1 runs pending at the laptop profile, 1 can run here"
+    assert third.endswith("need about 2.0 hours of one core")
+    monkeypatch.setattr(queue, "pending", lambda profile, only: [])
+    assert main(["pending", "--only", "GDDFL", "--profile", "paper"]) == 0
+    assert "gddfl/ladder is run at the profile quick or laptop\n" in capsys.readouterr().out
+
+
+def test_tables_and_algorithms_are_listed_where_no_name_is_given(capsys):
+    assert main(["table"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert next(line for line in shown if line.startswith("gddfl/")).startswith("gddfl/1 ")
+    assert len(shown) == len(TableSpec.all())
+    assert main(["algorithms"]) == 0 and "fedvck " in capsys.readouterr().out
+    assert main(["algorithms", "fedprox"]) == 0 and "  mu=" in capsys.readouterr().out
+    assert main(["--help"]) == 0  # a command there can be copied
     assert "--rounds 8 --set lr=0.1 --set local_steps=10\n" in capsys.readouterr().out

@@ -18,9 +18,9 @@ from lab import Experiment, run
 
 pytest.importorskip("flwr", reason="Flower is not installed: `make machines` installs it")
 
-from lab.flower import keys
-from lab.flower.demo import follow, hospitals
+from lab.flower.demo import follow
 from lab.flower.deployment import Deployment, write_data
+from lab.running import make_clients, make_task
 
 #: moon's clients remember their last model
 EXPERIMENT = Experiment(
@@ -32,6 +32,7 @@ EXPERIMENT = Experiment(
     settings={"local_steps": 20},
     profile="quick",
 )
+PARTITION = {"name": "dirichlet", "alpha": 0.5}
 
 
 def said(deployment: Deployment, name: str) -> str:
@@ -47,10 +48,11 @@ def wait_for(ready, seconds: float = 500) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_killed_node_comes_back_and_the_record_is_that_of_one_process(tmp_path, monkeypatch):
-    monkeypatch.delenv("FEDCON_DATA", raising=False)
+def test_a_killed_node_comes_back_and_the_record_is_that_of_one_process(tmp_path):
+    stated = attrs.evolve(EXPERIMENT, dataset="digits", partition=PARTITION)
+    task = make_task(stated, Runtime())
+    clients = make_clients(stated, task)
     with Deployment(tmp_path) as here:
-        task, clients = hospitals()
         write_data(tmp_path, "hospital", task.dataset, clients)
         here.superlink()
         for number in range(3):
@@ -58,9 +60,9 @@ def test_a_killed_node_comes_back_and_the_record_is_that_of_one_process(tmp_path
             here.node(number)
         # a key that was never registered
         (tmp_path / "node9").mkdir()
-        keys.node(tmp_path / "keys", "node9")
         here.node(9)
-        path = here.run(EXPERIMENT, timeout=30.0)
+        assert {one.stat().st_mode & 0o77 for one in tmp_path.glob("*.key")} == {0}
+        path = here.run(EXPERIMENT, **{"timeout": 30.0, "server-data": str(tmp_path / "server")})
         wait_for(lambda: here.processes["node9"].poll() is not None)
         assert "ctivate" in said(here, "node9")
         del here.processes["node9"]
@@ -70,9 +72,6 @@ def test_a_killed_node_comes_back_and_the_record_is_that_of_one_process(tmp_path
         record = follow(here, path, 2)
         groups = [process.pid for process in here.processes.values()]
     assert record.status == "complete"
-    task = attrs.evolve(task, model_options=EXPERIMENT.model_options)
-    for client in clients:
-        client.task = task
     beside = run(EXPERIMENT, task=task, clients=clients)
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
     assert [row["up"] for row in record.rounds] == [row["up"] for row in beside.rounds]
@@ -84,11 +83,10 @@ def test_a_killed_node_comes_back_and_the_record_is_that_of_one_process(tmp_path
 
 @pytest.mark.timeout(600)
 def test_a_simulated_run_ends_with_the_record_of_one_process(tmp_path):
-    partition = {"name": "dirichlet", "alpha": 0.5}
-    stated = attrs.evolve(EXPERIMENT, dataset="digits", partition=partition)
+    stated = attrs.evolve(EXPERIMENT, dataset="digits", partition=PARTITION)
     with Deployment(tmp_path) as here:
         here.superlink(simulated=True)
-        record = follow(here, here.simulate(stated), 2)
+        record = follow(here, here.run(stated, "--federation-config", "num-supernodes=3"), 2)
     beside = run(stated, runtime=Runtime())
     assert record.status == "complete"
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]

@@ -138,10 +138,13 @@ def one_by_one(stated: Experiment, elsewhere: bool = False, away=lambda client, 
     here = algorithm.at_clients
 
     def at_clients(call, clients, messages, rng, form):
-        if algorithm.private:  # of a node whose secret is the run's seed
-            rng = SecretRng(stated.seed, rng.path)
-        there = [one for one in clients if not away(one, rng)]
-        return {one.id: here(call, [one], {one.id: messages[one.id]}, rng)[one.id] for one in there}
+        found = {}
+        for one in (one for one in clients if not away(one, rng)):
+            path = (f"1-{stated.id}-{one.id}", *rng.path)
+            # of a private node whose secret is the run's seed
+            mine = SecretRng(stated.seed, path) if algorithm.private else rng
+            found[one.id] = here(call, [one], {one.id: messages[one.id]}, mine)[one.id]
+        return found
 
     algorithm.at_clients = at_clients
     return run(stated, runtime=Runtime(), algorithm=algorithm)

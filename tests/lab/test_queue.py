@@ -14,7 +14,7 @@ import torch
 from core.errors import InputError
 from core.federation import Runtime
 from core.files import Busy, FileError, alone
-from lab import Record, TableSpec, queue, record, records, source
+from lab import Record, TableSpec, queue, record, records
 from lab.__main__ import main
 from tests.lab.small_runs import measured, put, small, written
 
@@ -326,53 +326,6 @@ def test_an_impossible_partition_leaves_no_record(tmp_path):
 # ---------------------------------------------------------------------------------------------
 
 
-def outcomes(items, minutes, out):
-    return [outcome for _, outcome in queue.run_pending(items, minutes, out, Runtime())]
-
-
-def test_the_queue_stops_before_its_time_is_up(tmp_path):
-    """Of more runs than there is time for: 2 seconds, and as many again for a busy machine."""
-    many = waiting(*(small(seed=seed) for seed in range(10_000)))
-    queue.measure(small(), "warm", out=tmp_path, runtime=Runtime())  # what is slow only once
-    began = time.monotonic()
-    found = outcomes(many, 1 / 30, tmp_path)
-    assert 1 < time.monotonic() - began < 4 and len(found) < len(many)
-    assert {outcome.status for outcome in found} <= {"complete", "running"}
-
-
-def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
-    """Such as a damaged record, or a library that is out of memory: the next run has its turn, and the
-    line says which kind it was.
-    """
-    items, true = waiting(*(small(seed=seed) for seed in range(4))), queue.run
-    path, _ = queue.places(items[0].experiment, "adhoc", tmp_path)
-    put(tmp_path, "{", path.name)
-    assert not queue.failed_before(items[0].experiment, "adhoc", tmp_path)
-    assert not queue.done_before(items[0], tmp_path)
-
-    def run(experiment, **named):
-        if experiment.seed == 1:
-            raise RuntimeError("out of memory:\n  tried to allocate")
-        if experiment.seed == 2:
-            raise MemoryError
-        return true(experiment, **named)
-
-    monkeypatch.setattr(queue, "run", run)
-    damaged, second, third, last = outcomes(items, 5, tmp_path)
-    assert "damaged" in str(damaged)
-    assert str(second) == "RuntimeError: out of memory: tried to allocate"
-    assert str(third) == "MemoryError" and isinstance(third, InputError)
-    assert last.status == "complete" and queue.done_before(items[3], tmp_path)
-
-
-def test_a_queue_ends_where_the_code_changed(tmp_path, monkeypatch):
-    running = queue.run_pending(waiting(small(), small(seed=1)), 5, tmp_path)
-    assert next(running)[1].status == "complete"
-    monkeypatch.setattr(source, "source", dict)
-    with pytest.raises(FileError, match="program changed"):
-        next(running)
-
-
 @pytest.mark.parametrize("where", [[], ["--on", "local:1"]])
 def test_a_queue_in_which_a_run_failed_ends_with_status_1(where, tmp_path, monkeypatch, capsys):
     """After the others had their turn; also when it is not tried again. The same command again counts
@@ -387,6 +340,4 @@ def test_a_queue_in_which_a_run_failed_ends_with_status_1(where, tmp_path, monke
     assert queue.done_before(items[1], tmp_path)
     items[:1] = []
     assert main(asked) == 0
-    if not where:
-        said = capsys.readouterr().out.splitlines()[-1]
-        assert said == "0 runs completed, 0 still pending here"
+    assert capsys.readouterr().out.splitlines()[-1] == "nothing is pending here"

@@ -9,105 +9,76 @@ import threading
 import time
 from pathlib import Path
 
-import attrs
 import pytest
 import torch
 
 from core.errors import InputError
-from core.federation import Runtime
 from core.files import FileError, alone
 from lab import Experiment, Record, queue
 from lab.queue import Pending
-from lab.ray import LOSSES, Lost, Progress, Task, display, perform, sweep, workers
-from lab.ray.local import LocalWorkers
+from lab.ray import LOSSES, Lost, Progress, perform, sweep, workers
+from lab.ray.local import Here, LocalWorkers
 from lab.source import code_version
 
 ROOT = Path(__file__).parents[2]
 
 
 def item(seed: int = 0, **stated) -> Pending:
-    stated = {"rounds": 2, "settings": {"local_steps": 2}} | stated
-    experiment = Experiment(
-        algorithm="fedavg",
-        dataset="digits",
-        model_options={"width": 4},
-        clients=3,
-        profile="quick",
-        seed=seed,
-        **stated,
-    )
-    return Pending(experiment, "adhoc", (f"cell {seed}",), 0)
+    given = {"rounds": 2, "settings": {"local_steps": 2}, "model_options": {"width": 4}}
+    given |= {"algorithm": "fedavg", "dataset": "digits", "clients": 3, "profile": "quick"}
+    return Pending(Experiment(**given | stated, seed=seed), "adhoc", (f"cell {seed}",), 0)
 
 
 def diverging() -> Pending:
     return item(9, settings={"local_steps": 2, "lr": 1e30})
 
 
-def test_a_run_is_expected_to_take_what_other_seeds_took_in_the_middle():
-    """Seconds of one core: two threads computed for one, two and nine seconds. What a GPU took says
-    nothing of them.
-    """
-    known = [
-        Record(
-            item(seed).experiment,
-            {},
-            "",
-            {"threads": 2, "device": device},
-            "",
-            rounds=[{"seconds": {"all": took}}],
-        )
-        for seed, (took, device) in enumerate(
-            [(1.0, "cpu"), (9.0, "cpu"), (2.0, "cpu"), (0.1, "cuda"), (0.1, "cuda")]
-        )
-    ]
-    assert list(queue._core_seconds(known).values()) == [4.0]
-    assert not queue._core_seconds(known[3:])
-
-
 def rows(path: Path) -> list:
     return json.loads(path.read_text())["rounds"] if path.exists() else []
 
 
-def comparable(path: Path) -> dict:
-    """A record without what may differ: times, memory, and the number of threads."""
-    record = json.loads(path.read_text())
-    del record["peak_memory"], record["environment"]["threads"]
-    for row in record["rounds"]:
-        del row["seconds"]
-    return record
-
-
 def records(out: Path) -> dict[str, dict]:
-    return {path.name: comparable(path) for path in (out / "adhoc").glob("*.json")}
-
-
-def serial(items, out: Path, workers: int = 1) -> None:
-    """With as many threads as one of so many workers has: convolutions differ in their last bits."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads // workers))
-    for one in items:
-        try:
-            queue.measure(one.experiment, one.paper, out=out, runtime=Runtime())
-        except InputError:
-            assert one.experiment == diverging().experiment
-    torch.set_num_threads(threads)
+    """Without what may differ: times, memory, and the number of threads."""
+    found = {path.name: json.loads(path.read_text()) for path in (out / "adhoc").glob("*.json")}
+    for record in found.values():
+        del record["peak_memory"], record["environment"]["threads"]
+        for row in record["rounds"]:
+            del row["seconds"]
+    return found
 
 
 def run(items, where, out: Path, **options) -> list[Progress]:
-    return list(sweep(items, where, out=out, device="cpu", precision="float32", **options))[-1]
+    """How the items stand at the end, in their order."""
+    told = list(sweep(items, where, out, "cpu", "float32", **options))
+    last = {one.item.experiment.id: one for one in told}
+    return [last.get(one.experiment.id, Progress(one)) for one in items]
+
+
+def serial(items, out: Path, workers: int = 1) -> list[Progress]:
+    """In this process, with as many threads as one of so many workers has: convolutions differ in their
+    last bits.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // workers))
+    try:
+        return run(items, Here(), out)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.timeout(300)
 def test_two_local_workers_leave_the_records_of_a_serial_run(tmp_path):
     items = [item(0), diverging(), item(1), item(2)]
-    serial(items, tmp_path / "serial", workers=2)
-    table = run(items, workers("local:2"), tmp_path / "sweep")
-    assert [one.state for one in table] == ["complete", "failed", "complete", "complete"]
-    assert [one.item for one in table] == items
-    assert "diverge" in table[1].reason or "finite" in table[1].reason
+    for table in (
+        serial(items, tmp_path / "serial", workers=2),
+        run(items, workers("local:2"), tmp_path / "sweep"),
+    ):
+        assert [one.state for one in table] == ["complete", "failed", "complete", "complete"]
+        assert [one.item for one in table] == items
+        assert "diverge" in table[1].reason or "finite" in table[1].reason
+        assert "round 2 of 2  accuracy " in str(table[0])
     assert records(tmp_path / "sweep") == records(tmp_path / "serial")
     assert len(records(tmp_path / "sweep")) == 4
-    assert table[0].rounds == 2 and table[0].score[0] == "accuracy" and 0 <= table[0].score[1] <= 1
 
 
 def when(ready, act) -> threading.Thread:
@@ -149,20 +120,23 @@ def test_a_run_whose_worker_is_killed_goes_on_from_its_last_round(tmp_path):
 class Book:
     """Workers on paper: they note what they are given and lose what they are told to lose."""
 
-    def __init__(self, capacity, lose=()):
-        self.capacity, self.lose, self.begun, self.stopped = capacity, list(lose), [], False
+    def __init__(self, capacity, lose=(), raises=None):
+        self.capacity, self.lose, self.raises = capacity, list(lose), raises
+        self.begun, self.stopped = [], False
 
-    def submit(self, function, task):
-        self.begun.append(task.item.experiment.seed)
+    def submit(self, job):
+        (item,) = job.args
+        self.begun.append(item.experiment.seed)
         return len(self.begun) - 1
 
     def finished(self, handles, seconds):
-        handle = handles[0]
-        seed = self.begun[handle]
+        if self.raises:
+            raise self.raises
+        seed = self.begun[handles[0]]
         if seed in self.lose:
             self.lose.remove(seed)
-            return [(handle, Lost())]
-        return [(handle, "no")]
+            return [(handles[0], Lost())]
+        return [(handles[0], "no")]
 
     def stop(self):
         self.stopped = True
@@ -173,82 +147,97 @@ def test_the_order_of_the_queue_is_kept_and_a_lost_run_is_the_next(tmp_path):
     table = run([item(seed) for seed in range(5)], where, tmp_path)
     assert where.begun == [0, 1, 2, 1, 3, 4] and where.stopped
     assert [one.losses for one in table] == [0, 1, 0, 0, 0]
-
-
-def test_a_run_that_loses_every_worker_fails_in_one_line(tmp_path):
     where = Book(1, lose=[0] * (LOSSES + 1))
     (one,) = run([item(0)], where, tmp_path)
     assert where.begun == [0] * (LOSSES + 1)
-    assert one.state == "failed" and "lost" in display.line(one) and "\n" not in display.line(one)
+    assert one.state == "failed" and "lost" in str(one) and "\n" not in str(one)
 
 
-def test_a_damaged_record_does_not_end_the_others(tmp_path):
-    path, _ = queue.places(item(0).experiment, item(0).paper, tmp_path)
-    path.parent.mkdir(parents=True)
-    path.write_text('{"id": ')
+def test_a_sweep_stops_its_workers_however_it_ends(tmp_path, monkeypatch):
+    """Time is up, Ctrl-C, nobody there, other code: that is said once, and not with every run left."""
     where = Book(1)
-    table = run([item(0), item(1)], where, tmp_path)
-    assert where.begun == [0, 1] and [one.state for one in table] == ["failed", "failed"]
-
-
-def test_a_worker_that_was_lost_while_idle_has_a_new_one_in_its_place():
-    workers = LocalWorkers(1)
-    try:
-        first = workers.submit(process_of, None)
-        ((_, number),) = finished(workers, first)
-        os.kill(number, signal.SIGKILL)
-        (pool,) = workers._pools
-        while not pool._broken:
-            time.sleep(0.01)
-        ((_, other),) = finished(workers, workers.submit(process_of, None))
-        assert other not in (number, os.getpid())
-    finally:
-        workers.stop()
-
-
-def process_of(_):
-    return os.getpid()
-
-
-def finished(workers, handle):
-    while not (done := workers.finished([handle], 1.0)):
-        pass
-    return done
-
-
-def test_a_worker_with_other_code_than_the_caller_refuses(tmp_path):
-    task = Task(item(0), tmp_path, "cpu", "float32", None)
-    assert "program changed" in perform(attrs.evolve(task, code="0" * 12))
-    assert not list(tmp_path.iterdir())
-    assert perform(task).code == code_version(task.item.experiment.algorithm)
-
-
-def test_a_sweep_ends_where_the_code_changed(tmp_path, monkeypatch):
-    """Once, and not with every run that is left."""
+    (one,) = run([item(0)], where, tmp_path, until=time.time() - 1)
+    assert one.state == "queued" and where.begun == [] and where.stopped
+    for where, error in (
+        (Book(1, raises=KeyboardInterrupt), KeyboardInterrupt),
+        (Book(0), InputError),
+        (Book(-1), InputError),
+    ):
+        with pytest.raises(error):
+            run([item(0)], where, tmp_path)
+        assert where.stopped
     where = Book(1)
     table = sweep([item(0), item(1)], where, tmp_path, "cpu", "float32")
-    assert next(table)[0].state == "failed"
+    assert [next(table).state, next(table).state] == ["running", "failed"]
     monkeypatch.setattr("lab.source.source", dict)
     with pytest.raises(FileError, match="program changed"):
         next(table)
     assert where.begun == [0] and where.stopped
 
 
-def test_nothing_begins_after_the_time_is_up(tmp_path):
-    where = Book(1)
-    (one,) = run([item(0)], where, tmp_path, until=time.time() - 1)
-    assert one.state == "queued" and where.begun == [] and where.stopped
+def test_the_queue_stops_before_its_time_is_up(tmp_path):
+    """Of more runs than there is time for: 2 seconds, and as many again for a busy machine."""
+    serial([item(0)], tmp_path)  # what is slow only once
+    began = time.monotonic()
+    table = run([item(seed) for seed in range(10_000)], Here(), tmp_path, until=time.time() + 2)
+    ended = {one.state for one in table if one.state != "queued"}
+    assert 1 < time.monotonic() - began < 6 and ended <= {"complete", "cut"}
+    assert table[-1].state == "queued"
 
 
-def test_workers_stop_when_the_caller_is_interrupted(tmp_path):
-    class Interrupting(Book):
-        def finished(self, handles, seconds):
-            raise KeyboardInterrupt
+def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
+    """A damaged record, a run that another process is at, an error of a library, no memory, and a file
+    that belongs to another run: the next one has its turn, and a line says which kind it was.
+    """
+    items, measure = [item(seed) for seed in range(6)], queue.measure
+    path, _ = queue.places(items[0].experiment, "adhoc", tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_text('{"id": ')
+    assert not queue.failed_before(items[0].experiment, "adhoc", tmp_path)
+    assert not queue.done_before(items[0], tmp_path)
+    errors = {2: RuntimeError("out of memory:\n  tried"), 3: MemoryError(), 4: FileError("begun")}
 
-    where = Interrupting(1)
-    with pytest.raises(KeyboardInterrupt):
-        run([item(0)], where, tmp_path)
-    assert where.stopped
+    def failing(experiment, *given, **named):
+        if error := errors.get(experiment.seed):
+            raise error
+        return measure(experiment, *given, **named)
+
+    monkeypatch.setattr("lab.ray.measure", failing)
+    lock = queue.places(items[1].experiment, "adhoc", tmp_path)[1].with_suffix(".lock")
+    with alone(lock, "this test"):
+        table = run(items, Here(), tmp_path)
+    states = ["failed", "cut", "failed", "failed", "stuck", "complete"]
+    assert [one.state for one in table] == states
+    told = ["damaged", "another process is at", "RuntimeError: out of memory: tried", "MemoryError"]
+    for one, words in zip(table, [*told, "begun", "accuracy"], strict=True):
+        assert words in str(one) and "\n" not in str(one)
+    assert queue.done_before(items[5], tmp_path)
+
+
+def test_a_worker_that_was_lost_while_idle_has_a_new_one_in_its_place():
+    where = LocalWorkers(1)
+    try:
+        ((_, number),) = finished(where, where.submit(os.getpid))
+        os.kill(number, signal.SIGKILL)
+        while not where._pools[0]._broken:
+            time.sleep(0.01)
+        ((_, other),) = finished(where, where.submit(os.getpid))
+        assert other not in (number, os.getpid())
+    finally:
+        where.stop()
+
+
+def finished(where, handle):
+    while not (done := where.finished([handle], 1.0)):
+        pass
+    return done
+
+
+def test_a_worker_with_other_code_than_the_caller_refuses(tmp_path):
+    how = item(0), tmp_path, "cpu", "float32", None
+    assert "program changed" in str(perform(*how, "0" * 12))
+    assert not list(tmp_path.iterdir())
+    assert perform(*how, code_version()).code == code_version("fedavg")
 
 
 LONG = """
@@ -299,40 +288,34 @@ def test_shards_part_the_queue():
             queue.in_shard(items[0], bad)
 
 
-@pytest.mark.parametrize("text", ["local", "local:0", "local:x", "slurm", "rays", ""])
-def test_unknown_places_are_refused(text):
-    with pytest.raises(InputError, match="local:2"):
-        workers(text)
-
-
-@pytest.mark.parametrize("share", [-1.0, float("nan"), float("inf"), 1.5])
-def test_what_is_no_share_of_a_gpu_is_refused(share):
-    with pytest.raises(InputError, match=r"--gpus-per-run .*must be a (whole )?number"):
-        workers("ray", share)
-
-
-@pytest.mark.parametrize("capacity", [0, -1])
-def test_a_sweep_without_workers_does_not_wait_for_ever(capacity, tmp_path):
-    where = Book(capacity)
-    with pytest.raises(InputError, match="no worker has what a run asks for"):
-        run([item(0)], where, tmp_path)
-    assert where.stopped
-
-
-def test_a_run_that_another_process_is_at_is_no_failure(tmp_path):
-    """As in the queue: it is left to that one."""
-    one = item(0)
-    lock = queue.places(one.experiment, one.paper, tmp_path)[1].with_suffix(".lock")
-    progress = Progress(one)
-    with alone(lock, "this test"):
-        progress.settle(perform(Task(one, tmp_path, "cpu", "float32", None)))
-    assert progress.state == "cut" and "another process is at" in display.line(progress)
-
-
-def test_without_ray_one_line_says_what_to_install(monkeypatch):
+@pytest.mark.parametrize(
+    ("place", "share", "said"),
+    [
+        *((text, None, "local:2") for text in ("local", "local:0", "local:x", "slurm", "rays", "")),
+        *(("ray", share, "must be a") for share in (-1.0, float("nan"), float("inf"), 1.5)),
+        ("ray", None, r"pip install .*\[ray\]"),
+    ],
+)
+def test_places_that_are_none_are_refused_in_one_line(place, share, said, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"pip install .*\[ray\]"):
-        workers("ray")
+    with pytest.raises(InputError, match=said):
+        workers(place, share)
+
+
+def test_a_run_is_expected_to_take_what_other_seeds_took_in_the_middle():
+    """Seconds of one core: two threads computed for one, two and nine seconds. What a GPU took says
+    nothing of them.
+    """
+    took = [(1.0, "cpu"), (9.0, "cpu"), (2.0, "cpu"), (0.1, "cuda"), (0.1, "cuda")]
+    known = [
+        Record(
+            *(item(seed).experiment, {}, "", {"threads": 2, "device": device}, ""),
+            rounds=[{"seconds": {"all": seconds}}],
+        )
+        for seed, (seconds, device) in enumerate(took)
+    ]
+    assert list(queue._core_seconds(known).values()) == [4.0]
+    assert not queue._core_seconds(known[3:])
 
 
 @pytest.fixture

@@ -282,10 +282,6 @@ def test_a_table_counts_records_of_ones_own(capsys, tmp_path):
     assert main(["explain", *asked]) == 0
     said = capsys.readouterr().out
     assert f"seed {run.seed}  12.34    {tmp_path}/fedmk/{run.id}.json" in said
-    waiting = len(cell.experiments) - 1
-    assert main(["pending", "--only", *asked]) == 0
-    said = capsys.readouterr().out
-    assert run.id not in said and f"{waiting} runs pending" in said
 
 
 def test_a_name_that_stands_for_two_data_sets_gives_two_rows():

@@ -1,0 +1,321 @@
+"""Mistakes on the command line and in files: each gives one clear line and a non-zero status, no traceback,
+and leaves existing records alone.
+"""
+
+import json
+import resource
+import shlex
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab import TableSpec, queue
+from lab.__main__ import main
+from lab.profiles import apply
+from tests.e2e.mistakes import QUICK, refused, run_with
+
+pytestmark = pytest.mark.usefixtures("data_root")
+
+#: a command, and what its one line says; options alone are those of a quick run
+CASES = """
+rum -> rum
+--epochs 3 -> a setting goes as --set NAME=VALUE (see fedcon run --help)
+run -> --algorithm
+run --algorithm fedavg --profile laptop -> --dataset
+run --algorithm fedavgg --dataset digits -> did you mean 'fedavg'
+run --algorithm fedavg --dataset cifar11 -> cifar10
+run --algorithm fedavg --dataset MNIST -> 'mnist'
+run --algorithm fedavg --dataset svhn -> svhn
+run --algorithm fedprox --dataset digits --set mu=-1 -> mu
+run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
+--algorithm fedavg --algorithm moon -> --algorithm is given more than once
+--alpha 0 -> alpha
+--alpha -1 -> alpha
+--alpha nan -> --alpha
+--alpha small -> --alpha
+--alpha 1 --partition iid -> --alpha belongs to the dirichlet partition
+--alpha 2 --partition dirichlet,alpha=1 -> alpha is stated twice
+--clients 0 -> clients
+--clients 100000 -> clients
+--clients 3 --active 4 -> active
+--active 0 -> active
+--rounds 0 -> rounds
+--rounds -3 -> rounds
+--rounds 2.5 -> --rounds
+--seed -1 -> seed
+--seed x -> (see fedcon run --help)
+--profile desktop -> laptop
+--profile '' -> profile
+--variant leaked -> released
+--model convnext -> convnet
+--model unet -> take convnet
+--model-set colour=3 -> colour
+--model-set width=0 -> width
+--model-set width=1000000000 -> width
+--model-set width=60000 -> too large
+--model-set depth=1000000000 -> depth
+--model-set width=8 --model-set width=4 -> 'width' is set twice
+--model-set name=x -> name
+--model-set classes=3 -> classes
+--model-set rng=3 -> rng
+--set learning_rate=1 -> `fedcon algorithms fedavg` explains each
+--set rounds=3 -> rounds is none of fedavg's settings: give it as --rounds 3
+--set lr=0 -> lr
+--set lr=Infinity -> lr
+--set lr -> NAME=VALUE
+--set =3 -> NAME=VALUE
+--set lr=1 --set lr=2 -> 'lr' is set twice
+--set refused=never -> refused
+--partition dirichlett -> dirichlet
+--partition dirichlet -> --alpha 0.1
+--partition iid,alfa=3 -> alfa
+--partition pathological,classes_per_client=11 -> classes
+--partition natural -> centre
+--partition nowhere.json -> no split file nowhere.json, in the working folder
+--partition /no/where.json -> there is no split file /no/where.json
+--partition splits/missing.json -> repository Youth-49/FedVCK_2024
+--partition file,file=3 -> a split file has a name, not 3
+--device tpu -> tpu
+--device gpu -> --device cuda
+--device cpu:x -> cpu:x
+--device cuda:99 -> CUDA
+--device '' -> device
+--precision int8 -> bfloat16
+--out FILE -> is a file, not a folder
+--out FILE/x -> --out FILE/x cannot be written
+--minutes 3 -> --minutes
+--only fedmk -> --pending
+--gpus-per-run 0.5 -> --gpus-per-run
+run --cell fedvck/3/fedavgg/pathmnist -> fedvck/3
+run --cell fedvck -> PAPER/TABLE/ROW/COLUMN
+run --pending --minutes 0 -> minutes
+run --pending --minutes nan -> minutes
+run --pending --profile '' -> profile
+run --pending --seed 1 -> --seed
+run --pending --gpus-per-run 0.5 -> --on ray
+run --pending --profile quick --out FILE/x -> --out FILE/x cannot be written
+table fedvock/3 -> fedvck
+table fedvck/99 -> 99
+table fedmk/1/FedAvg/mnist-0.5 -> fedcon table fedmk/1` shows
+table fedmk --profile laptop -> need a table
+table fedvck/3 --profile huge -> laptop
+table fedvck/3 --profile '' -> profile
+algorithms FedIOD -> did you mean 'fediod'
+pending --only fedmk/99 -> fedmk/99
+pending --only fednova -> no paper, table, cell or algorithm
+pending --profile huge -> laptop
+pending --limit -1 -> --limit
+explain -> cell
+explain fedvck/3 -> PAPER/TABLE/ROW/COLUMN
+explain fedvck/3/fedavgg/pathmnist-0.05 -> FedAvg
+explain fedvck/3/fedavg/pathmnist-0.05 --profile huge -> laptop
+notebook notebooks/77_nothing.py -> 77_nothing
+notebook 11_fedvck -p alpha --out x.ipynb -> -p alpha lacks a value
+notebook 00_quickstart -p alhpa 1 -> alhpa
+notebook 00_quickstart -p rounds many -> rounds
+notebook 00_quickstart -p dataset=cifr10 -> did you mean 'cifar10'?
+data fetch -> get
+data get -> get
+data get cifar11 -> cifar10
+data convert brats2018 -> convert NAME FOLDER
+data convert brats2019 . -> brats2018
+data convert brats2018 nowhere -> no folder nowhere
+book burn -> build
+book execute 11_fedvck -> it takes no pages
+import tests/e2e -> no records
+import no/such/folder -> no records
+"""
+ALONE = {
+    f"run {mode} {option} {text}": option
+    for mode in ("--cell reference/1/FedAvg/mnist-0.05", "--pending")
+    for option, text in {
+        **{"--dataset": "digits", "--model": "lenet", "--alpha": "0.5", "--partition": "iid"},
+        **{"--clients": "3", "--active": "2", "--rounds": "1", "--variant": "released"},
+        **{"--set": "lr=1", "--model-set": "width=4", "--algorithm": "fedavg"},
+    }.items()
+}
+LONG = {
+    **{
+        f"{option} {text}": option.strip("-")
+        for option in ("--rounds", "--clients", "--active", "--seed", "--alpha")
+        for text in ("9" * 400, "9" * 5000, "-" * 400)
+        if (option, text[0]) != ("--alpha", "-")
+    },
+    **{
+        f"--set lr={text}": "lr"
+        for text in ("9" * 400, "9" * 5000, "[" * 10**5, "'{\"a\":'" * 50_000, "x" * 10**5)
+    },
+    f"--set local_steps={'9' * 400}": "local_steps",
+    f"--model-set width={'9' * 5000}": "width",
+    f"run --algorithm {'x' * 10**5} --dataset digits": "algorithm",
+    f"run --algorithm fedavg --dataset {'x' * 10**5}": "data set",
+}
+TABLE = dict(line.split(" -> ") for line in CASES.strip().splitlines())
+
+
+@pytest.mark.parametrize("case", [*TABLE, *ALONE, *LONG], ids=lambda text: text[:70])
+def test_a_mistake_on_the_command_line(capsys, monkeypatch, tmp_path, case):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    (tmp_path / "file").touch()
+    clue, file = (TABLE | ALONE | LONG)[case], str(tmp_path / "file")
+    arguments = shlex.split(case.replace("FILE", file))
+    if case.startswith("--"):
+        arguments = run_with(*arguments)
+    if arguments[0] == "run" and len(arguments) > 1 and "--out" not in arguments:
+        arguments += ["--out", str(tmp_path / "out")]
+    assert clue.replace("FILE", file) in refused(capsys, arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "clue"),
+    [
+        ("{not json", "file.json"),
+        ('{"client_idx": 3}', "client_idx"),
+        ('{"client_idx": [[0, 0], [1]]}', "0"),
+        ('{"client_idx": [[0, 999999], [1]]}', "999999"),
+        ('{"client_idx": [[0, -1], [1]]}', "-1"),
+        ('{"client_idx": [[0], [1, 0]]}', "0"),
+        ('{"client_idx": [[], []]}', "without data"),
+        ('{"client_idx": [[0], [1], [2]]}', "clients"),
+    ],
+)
+def test_a_bad_partition_file(capsys, data_root, tmp_path, content, clue):
+    (data_root / "file.json").write_text(content)
+    given = run_with("--clients", "2", "--partition", "file.json", "--out", str(tmp_path / "out"))
+    assert clue in refused(capsys, given)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_images": np.full((20, 28, 28), 7, np.float32)},
+        {"train_images": np.zeros((20, 28), np.uint8)},
+        {"train_images": np.zeros((19, 28, 28), np.uint8)},
+        {"train_labels": None},
+        {"train_labels": np.full((20, 1), -1)},
+        {"train_labels": np.full((20, 1), 0.5)},
+        {"test_labels": np.full((20, 1), 7), "classes": np.array(["a", "b"])},
+        {"train_labels": np.array([{}] * 20, dtype=object)},
+        "truncated",
+    ],
+)
+def test_a_broken_data_file_is_named(capsys, data_root, tmp_path, changes):
+    one = {"images": np.zeros((20, 28, 28), np.uint8), "labels": np.arange(20).reshape(-1, 1) % 2}
+    arrays = {
+        f"{split}_{what}": value
+        for split in ("train", "val", "test")
+        for what, value in one.items()
+    }
+    arrays |= {} if changes == "truncated" else changes
+    path = data_root / "hospital.npz"
+    np.savez(path, **{key: value for key, value in arrays.items() if value is not None})
+    if changes == "truncated":
+        path.write_bytes(path.read_bytes()[:-400])
+    given = [
+        "run",
+        "--algorithm",
+        "fedavg",
+        "--dataset",
+        "hospital",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert "hospital.npz" in refused(capsys, given)
+
+
+@contextmanager
+def files_of_at_most(size: int):
+    """The system refuses to write more to a file, as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [100, 3000])
+def test_a_full_disk_leaves_what_was_there_and_the_run_goes_on_when_there_is_space(
+    capsys, tmp_path, size
+):
+    """The first limit stops the record, the second one the checkpoint."""
+    assert main(run_with("--out", str(tmp_path))) == 0
+    (path,) = (tmp_path / "adhoc").glob("*.json")
+    before = path.read_bytes()
+    more = run_with("--seed", "1", "--rounds", "2", "--out", str(tmp_path))
+    capsys.readouterr()
+    with files_of_at_most(size):
+        line = refused(capsys, more, ends=1)
+    assert "cannot be written" in line and "too large" in line and path.read_bytes() == before
+    left = [one for one in (tmp_path / "adhoc").glob("*") if one != path]
+    assert all(json.loads(one.read_text())["status"] == "running" for one in left)
+    assert main(more) == 0
+    assert not list((tmp_path / "checkpoints").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[:100],
+        lambda text: text.replace("fedavg", "fedprox"),
+        lambda text: text.replace('"rounds"', '"rond"'),
+        lambda text: "[]",
+    ],
+)
+def test_a_damaged_record_is_not_imported(capsys, tmp_path, damage):
+    assert main(run_with("--out", str(tmp_path))) == 0
+    capsys.readouterr()
+    (path,) = (tmp_path / "adhoc").glob("*.json")
+    path.write_text(damage(path.read_text()))
+    assert path.name in refused(capsys, ["import", str(tmp_path)])
+
+
+def test_a_damaged_record_among_the_results_is_named(capsys):
+    """By what needs it; a table that shows other runs is printed."""
+    (path,) = queue.RESULTS.glob("*/*.json")
+    path.write_text(path.read_text()[:50])
+    for verb in (["pending", "--only", "reference/1"], ["table", "reference/1"]):
+        assert main(verb) == 0
+    run = TableSpec.find("reference", 1).cells("laptop")[0].experiments[0]
+    shown = path.rename(path.with_name(f"{run.id}.json"))
+    capsys.readouterr()
+    for verb in (["pending", "--only", "reference/1"], ["table", "reference/1"]):
+        said = refused(capsys, verb)
+        assert shown.name in said and "delete it and measure the run again" in said
+
+
+def test_a_damaged_checkpoint_is_named(capsys, tmp_path):
+    stated = {"algorithm": "fedavg", "dataset": "digits", "rounds": 1, "seed": 0}
+    stated |= {"settings": {"local_steps": 1}, "model_options": {"width": 4}}
+    _, checkpoint = queue.places(apply("quick", stated), "adhoc", tmp_path)
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"not a checkpoint")
+    assert checkpoint.name in refused(capsys, run_with("--out", str(tmp_path)), ends=1)
+
+
+def test_a_diverging_run_fails_by_name_and_says_so_in_its_record(capsys, tmp_path):
+    given = run_with("--set", "lr=1e30", "--set", "local_steps=20", "--out", str(tmp_path))
+    assert "not finite" in refused(capsys, given, ends=1)
+    (path,) = (tmp_path / "adhoc").glob("*.json")
+    assert json.loads(path.read_text())["status"] == "failed"
+
+
+def test_a_record_of_another_precision_is_no_answer(capsys, tmp_path):
+    assert main(run_with("--out", str(tmp_path), "--precision", "float32")) == 0
+    capsys.readouterr()
+    line = refused(capsys, run_with("--out", str(tmp_path), "--precision", "bfloat16"))
+    assert "precision float32, not bfloat16" in line
+
+
+def test_who_asks_for_released_values_is_told_where_there_are_none(capsys):
+    assert main([*QUICK, "--variant", "released"]) == 0
+    assert "fedavg has no released values on record that differ" in capsys.readouterr().err
+    assert main(QUICK) == 0
+    assert "released" not in capsys.readouterr().err
+
+
+def test_a_data_folder_of_nobody_is_named(capsys, monkeypatch):
+    monkeypatch.setenv("FEDCON_DATA", "~no_such_user/x")
+    assert "the data folder ~no_such_user/x" in refused(capsys, ["data"])
