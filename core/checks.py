@@ -111,23 +111,3 @@ def part(settings: Any, kind: type[Part], prefix: str = "", **given: Any) -> Par
         name: getattr(settings, prefix + name) for name in names if hasattr(settings, prefix + name)
     }
     return kind(**found | given)
-
-
-#: what a value must be by the annotation of its field, and whether it is
-KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "float": ("a number", is_number),
-    "int": ("a whole number", lambda value: is_whole(value, -LARGEST)),
-    "bool": ("true or false", lambda value: isinstance(value, bool)),
-    "str": ("a text", lambda value: isinstance(value, str)),
-}
-
-
-def check_kinds(settings: Any) -> None:
-    """Raise InputError for a value that is not what its field is annotated with, where the field has
-    no validator, which would say more.
-    """
-    for field in attrs.fields(type(settings)):
-        wanted = KINDS.get(getattr(field.type, "__name__", str(field.type)))
-        value = getattr(settings, field.name)
-        if field.validator is None and wanted and not wanted[1](value):
-            raise InputError(f"{field.name} must be {wanted[0]}, not {brief(value)}")

@@ -10,17 +10,12 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from core.errors import InputError, one_line
 
 if TYPE_CHECKING:
     import torch
-
-
-#: what NumPy raises for the header of an array that it cannot parse: it hands it to Python's tokenizer
-BAD_HEADER = (ValueError, TypeError, EOFError, SyntaxError, RecursionError, MemoryError, TokenError)
 
 
 #: packages whose name is not that of their module

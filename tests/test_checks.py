@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from core.checks import check_kinds, number, part, whole
+from core.checks import number, part
 from core.errors import InputError
 
 
@@ -42,48 +42,3 @@ def test_a_number_fits_a_float32(value):
     with pytest.raises(InputError, match="lr must be a number of at least 0"):
         Descent(lr=value)
     assert Descent(lr=3.4e38).lr == 3.4e38
-
-
-@attrs.frozen(kw_only=True)
-class Bare:
-    mu: float = 0.1
-    steps: int = 5
-    on: bool = True
-    form: str = "mean"
-    either: int | None = None
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "wanted"),
-    [
-        ("mu", "abc", "a number"),
-        ("mu", True, "a number"),
-        ("mu", float("nan"), "a number"),
-        ("mu", [0.1], "a number"),
-        ("steps", 2.5, "a whole number"),
-        ("steps", True, "a whole number"),
-        ("on", 1, "true or false"),
-        ("on", "yes", "true or false"),
-        ("form", 3, "a text"),
-    ],
-)
-def test_a_setting_without_a_validator_is_what_its_annotation_says(name, value, wanted):
-    with pytest.raises(InputError, match=f"^{name} must be {wanted}, not"):
-        check_kinds(Bare(**{name: value}))
-
-
-@pytest.mark.parametrize("kind", [float, "float"], ids=["a type", "its name"])
-def test_an_annotation_counts_as_a_type_and_as_its_name(kind):
-    made = attrs.make_class("Made", {"mu": attrs.field(default=0.1, type=kind)})
-    check_kinds(made(mu=2))
-    with pytest.raises(InputError, match="mu must be a number"):
-        check_kinds(made(mu="2"))
-
-
-def test_values_of_other_annotations_are_left_to_their_class():
-    check_kinds(Bare(mu=-1, steps=-5, on=False, form="", either="anything"))
-
-
-def test_a_validator_has_the_say_where_there_is_one():
-    mu = attrs.field(type=float, validator=whole(0, optional=True))
-    check_kinds(attrs.make_class("Own", {"mu": mu})(mu=None))

@@ -16,7 +16,6 @@ from typing import Any
 import attrs
 
 from core import baselines
-from core.checks import check_kinds
 from core.errors import InputError, unknown
 from core.federation import Algorithm, Schedule
 
@@ -100,8 +99,6 @@ def create(
             how = f"; `fedcon algorithms {name}` explains each"
             raise InputError(f"{unknown(f'setting of {name}', key, fields)}{how}")
     try:
-        stated = attrs.evolve(base, **(settings or {}))
-        check_kinds(stated)
-        return algorithm(stated, schedule)
+        return algorithm(attrs.evolve(base, **(settings or {})), schedule)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None

@@ -10,7 +10,7 @@ settings switch parts off, for the paper's ablations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import attrs
@@ -349,7 +349,13 @@ class FedVCK(Condensing):
             settings,
             rng,
             contrast,
-            self._augmenter(task, rng),
+            condensing.augmenter(
+                settings.server_augmentation,
+                task.dataset.size,
+                rng,
+                task.runtime.device,
+                settings.server_draws,
+            ),
             settings.plain_pass == "always",
         )
         tensors = pack(model) | knowledge.tensors()
@@ -368,13 +374,6 @@ class FedVCK(Condensing):
         steps = milestones(self.settings.iterations)
         told = state.tensors.get("progress/loss", torch.zeros(0)).tolist()
         return {f"loss_at_{step}": loss for step, loss in zip(steps, told, strict=False)}
-
-    def _augmenter(self, task: Task, rng: Rng) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """What the server's cross-entropy sees in place of the images."""
-        settings, device = self.settings, task.runtime.device
-        return condensing.augmenter(
-            settings.server_augmentation, task.dataset.size, rng, device, settings.server_draws
-        )
 
     @torch.no_grad()
     def _contrast(

@@ -23,9 +23,7 @@ as many parts as the run has rounds; a step draws the same numbers in whichever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TypeVar, cast
-from weakref import WeakKeyDictionary
+from collections.abc import Mapping, Sequence
 
 import attrs
 import torch
@@ -52,8 +50,6 @@ from core.models import DensePatchDiscriminator, LabelToImage
 from core.progress import counted
 from core.rng import Rng
 from core.training import adam, sgd, take_step
-
-Network = TypeVar("Network", bound=nn.Module)
 
 GAN_LOSSES = ("vanilla", "least_squares")
 
@@ -90,35 +86,6 @@ class Settings(LocalTraining):
 def _root(seed: int) -> Rng:
     """What the clients of a run draw from."""
     return Rng(seed, ("asyndgan",))
-
-
-# To build a network takes up to a fifth of a step: these stay for the steps to come, as long as their
-# task does. All that a judge holds is overwritten before it is used, and nothing changes what perceives.
-_BUILT: WeakKeyDictionary[Task, dict[Hashable, nn.Module]] = WeakKeyDictionary()
-
-
-def _kept(task: Task, key: Hashable, build: Callable[[], Network]) -> Network:
-    """What was built for a task under a key, or is built now."""
-    built = _BUILT.setdefault(task, {})
-    if key not in built:
-        built[key] = build()
-    return cast(Network, built[key])
-
-
-def _judge(task: Task, **form: int) -> DensePatchDiscriminator:
-    """The discriminator that takes each client's weights in turn."""
-    key = ("judge", *sorted(form.items()))
-    return _kept(task, key, lambda: conditional.judge(task, Rng(0), **form))
-
-
-def _perception(task: Task, seed: int) -> nn.Module:
-    """What perceives, the same at every client."""
-
-    def build() -> nn.Module:
-        model = task.new_model(_root(seed).at("perception"))
-        return model.eval().requires_grad_(False)
-
-    return _kept(task, ("perception", seed), build)
 
 
 def adversarial(logits: torch.Tensor, real: bool, loss: str) -> torch.Tensor:
@@ -262,14 +229,13 @@ class AsynDGAN(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Each client's D_k takes its step; then the gradients of the generator's losses."""
-        task, form, seed = clients[0].task, self._judging(), rngs[0].seed
-        perception = _perception(task, seed) if self.settings.perceptual else None
-        answers = {}
+        task, root, perception, answers = clients[0].task, _root(rngs[0].seed), None, {}
+        if self.settings.perceptual:  # the same at every client and in every step
+            perception = task.new_model(root.at("perception")).eval().requires_grad_(False)
         for client in clients:
+            judge = conditional.judge(task, root.at("judge", client.id), **self._judging())
             if take("judge/", client.memory):
-                judge = unpack(_judge(task, **form), client.memory, "judge/")
-            else:
-                judge = conditional.judge(task, _root(seed).at("judge", client.id), **form)
+                unpack(judge, client.memory, "judge/")
             answers[client.id] = self._judged(client, messages[client.id], judge, perception)
         return answers
 

@@ -87,7 +87,8 @@ class Centralized(Algorithm):
                 else self.settings.steps(len(labels))
             )
             loss = self.settings.data_loss(state.task, labels)
-            train(model, images, labels, self.settings, steps, supervised(state.task, loss), rng)
+            objective = supervised(state.task, loss)
+            train(model, images, labels, self.settings, objective, rng, steps=steps)
         return State(
             state.task,
             pack(model),

@@ -70,7 +70,7 @@ from core.federation import (
     Message,
     State,
     Task,
-    learn,
+    train,
 )
 from core.federation.tensors import put, take
 from core.models import Classifier
@@ -206,7 +206,7 @@ class DESA(fedavg.FedAvg):
             labels = torch.cat([labels, client.memory["anchors/labels"].long()])
         model = self.start(client, message)
         objective = self.objective(client, message, rng.at("objective"))
-        learn(model, images, labels, self.settings, objective, rng)
+        train(model, images, labels, self.settings, objective, rng)
         return self.answer(client, model)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:

@@ -52,8 +52,8 @@ from core.federation import (
     Message,
     State,
     Task,
-    learn,
     pack,
+    train,
 )
 from core.federation.tensors import pack_optimiser, unpack, unpack_optimiser
 from core.models import ImageGenerator
@@ -221,7 +221,7 @@ class DFRD(fedavg.FedAvg):
             return objective(model, images, labels)
 
         model = self.start(client, message)
-        learn(model, client.images, client.labels, self.settings, counting, rng)
+        train(model, client.images, client.labels, self.settings, counting, rng)
         answer = self.answer(client, model)
         return Message(answer.tensors | {"labels/counts": counts}, answer.meta)
 

@@ -124,8 +124,7 @@ class FedAD(Algorithm):
         for client, rng in zip(clients, rngs, strict=True):
             task = client.task
             model = task.new_model(rng.at("model"))
-            steps = self.settings.steps(len(client))
-            train(model, client.images, client.labels, self.settings, steps, supervised(task), rng)
+            train(model, client.images, client.labels, self.settings, supervised(task), rng)
             images = messages[client.id].tensors["images"]
             with torch.no_grad(), task.runtime.autocast():
                 parts = images.split(at_once(images))

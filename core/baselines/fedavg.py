@@ -21,16 +21,15 @@ from core.federation import (
     Client,
     Field,
     Format,
-    Ledger,
     Message,
     OutputObjective,
     State,
     SupervisedTraining,
     Task,
     each_once,
-    learn,
     network_form,
     pack,
+    train,
 )
 from core.federation.local_training import LocalLoss
 from core.federation.schedule import EVALUATORS, Schedule
@@ -151,7 +150,7 @@ class FedAvg(OwnModels):
         model = self.start(client, message)
         objective = self.objective(client, message, rng.at("objective"))
         drawn = self.batches(client, rng)
-        learn(model, client.images, client.labels, self.settings, objective, rng, drawn=drawn)
+        train(model, client.images, client.labels, self.settings, objective, rng, drawn=drawn)
         return self.answer(client, model)
 
     def client_updates(
@@ -202,11 +201,6 @@ class FedAvg(OwnModels):
             client.id: self.answer(client, learner.model)
             for (client, *_), learner in zip(group, learners, strict=True)
         }
-
-    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """The usual round; where clients test, their networks are laid beside the state."""
-        state = super().round(state, clients, ledger, rng)
-        return self.with_client_models(state, clients, ledger, rng) if self.clients_test else state
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round; all else in the state

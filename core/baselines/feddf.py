@@ -90,12 +90,7 @@ class FedDF(fedavg.FedAvg):
         if not self.settings.distill_steps:
             return fused
         task, student = state.task, self.network(state.task, fused.tensors)
-        images = public.drawn(
-            public.public_images(task, self.settings),
-            self.settings.pool,
-            rng.at("pool"),
-            task.runtime.device,
-        )
+        images = public.drawn(task, self.settings, self.settings.pool, rng.at("pool"))
         teachers = [self.network(task, upload.tensors) for upload in uploads.values()]
         # 1/|S_t| sum_k f(x_t^k, d)
         ensemble = public.answers(task, teachers, images).mean(0)

@@ -26,7 +26,7 @@ sample too many of every class, which is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 import torch
@@ -37,7 +37,7 @@ from core.checks import number, one_of
 from core.distillation import kl_divergence
 from core.errors import InputError
 from core.families.own_models import OWN
-from core.federation import CLASSIFICATION, Client, Field, Format, Ledger, Message, State, Task
+from core.federation import CLASSIFICATION, Client, Field, Format, Message, State, Task
 from core.federation.local_training import LocalLoss
 from core.federation.tensors import put, take, weights
 from core.rng import Rng
@@ -114,14 +114,10 @@ class FedDistill(fedavg.FedAvg):
         """How often a client with so many samples has seen one, in all rounds so far or in one."""
         return self.schedule.rounds * self.settings.views(samples)
 
-    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """A round of FedAvg. With `sharing: logits` the clients' models are laid beside the state
-        to be tested.
-        """
-        state = super().round(state, clients, ledger, rng)
-        if self.settings.sharing == "models" or self.clients_test:
-            return state
-        return self.with_client_models(state, clients, ledger, rng)
+    @property
+    def tests_own_models(self) -> bool:
+        """True where clients keep a model of their own, or test."""
+        return self.settings.sharing == "logits" or self.clients_test
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
         """The loss of the data and the divergence from the mean logits, if there are some; adds up

@@ -50,9 +50,9 @@ from core.federation import (
     Message,
     State,
     Task,
-    learn,
     network_form,
     pack,
+    train,
 )
 from core.federation.tensors import unpack
 from core.models import ImageGenerator, PatchDiscriminator
@@ -125,7 +125,7 @@ class FedGAN(fedavg.FedAvg):
             images, labels = torch.cat([images, more]), torch.cat([labels, of])
         model = self.start(client, message)
         objective = self.objective(client, message, rng.at("objective"))
-        learn(model, images, labels, self.settings, objective, rng)
+        train(model, images, labels, self.settings, objective, rng)
 
         self._train_gan(client, generator, discriminator, rng.at("gan"))
         answer = self.answer(client, model)

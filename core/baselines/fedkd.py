@@ -52,9 +52,9 @@ from core.federation import (
     State,
     Task,
     UploadError,
-    learn,
     pack,
     supervised,
+    train,
 )
 from core.federation.tensors import pack_optimiser, unpack_optimiser, weights
 from core.privacy.differential import (
@@ -192,10 +192,8 @@ class FedKD(Algorithm):
         """The public images that are answered, uint8 (n, C, S, S): the same for server and
         clients.
         """
-        images = public.public_images(task, self.settings)
-        return public.drawn(
-            images, meta["queries"], Rng(meta["seed"]).at("asked"), task.runtime.device
-        )
+        shared = Rng(meta["seed"]).at("asked")
+        return public.drawn(task, self.settings, meta["queries"], shared)
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """Which public images to answer and with which noise; no model crosses the network."""
@@ -248,7 +246,15 @@ class FedKD(Algorithm):
         model = task.model_from(learnt) if learnt else task.new_model(rng.at("model"))
         optimiser = sgd(model.parameters(), settings)
         unpack_optimiser(optimiser, model, client.memory, TEACHING)
-        learn(model, client.images, client.labels, settings, supervised(task), rng, [optimiser])
+        train(
+            model,
+            client.images,
+            client.labels,
+            settings,
+            supervised(task),
+            rng,
+            optimisers=[optimiser],
+        )
         return model, optimiser
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:

@@ -16,7 +16,7 @@ two optimisers go on from round to round, and the last layer has a penalty of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Self
 
 import attrs
@@ -31,7 +31,6 @@ from core.federation import (
     Client,
     Field,
     Format,
-    Ledger,
     LocalTraining,
     Message,
     State,
@@ -92,7 +91,7 @@ class FedMD(OwnModels):
         """The student's first weights, and the seed that public images are drawn with on both
         sides.
         """
-        student = pack(task.new_model(rng.at("model"))) if self.settings.tested == "student" else {}
+        student = pack(task.new_model(rng.at("model"))) if not self.tests_own_models else {}
         return State(task, student, {"round": 0, "seed": rng.at("alignment").key})
 
     def _aligned(self, task: Task, seed: int, t: int) -> torch.Tensor:
@@ -100,8 +99,7 @@ class FedMD(OwnModels):
         clients.
         """
         shared = Rng(seed).at("round", t)
-        images = public.public_images(task, self.settings)
-        return public.drawn(images, self.settings.alignment, shared, task.runtime.device)
+        return public.drawn(task, self.settings, self.settings.alignment, shared)
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """The last round's consensus, if there was one, and which public images to answer."""
@@ -142,10 +140,9 @@ class FedMD(OwnModels):
             client.images,
             client.labels,
             local,
-            local.steps(len(client)),
             supervised(task),
             rng.at("revisit"),
-            [public.adam(model, settings.lr)],
+            optimisers=[public.adam(model, settings.lr)],
         )
         client.memory = pack(model, OWN)
         # communicate: f_k(x_i), the class scores of the public images
@@ -184,7 +181,7 @@ class FedMD(OwnModels):
             [upload.tensors["answers/logits"] for upload in uploads.values()]
         ).mean(0)
         tensors = state.tensors | {"sent/consensus/logits": consensus}
-        if self.settings.tested == "student":
+        if not self.tests_own_models:
             student = state.task.model_from(state.tensors)
             self._digest(
                 state.task,
@@ -197,15 +194,13 @@ class FedMD(OwnModels):
             tensors |= pack(student)
         return attrs.evolve(state, tensors=tensors, meta=state.meta | {"round": t + 1})
 
-    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """The usual round; where the clients' models are tested, they are laid beside the state."""
-        state = super().round(state, clients, ledger, rng)
-        if self.settings.tested == "student":
-            return state
-        return self.with_client_models(state, clients, ledger, rng)
+    @property
+    def tests_own_models(self) -> bool:
+        """True where the settings have the clients' models tested."""
+        return self.settings.tested == "clients"
 
     def model(self, state: State) -> nn.Module | list[nn.Module]:
         """The student, or the model of every client that has answered."""
-        if self.settings.tested == "student":
-            return state.task.model_from(state.tensors)
-        return self.client_models(state)
+        if self.tests_own_models:
+            return self.client_models(state)
+        return state.task.model_from(state.tensors)

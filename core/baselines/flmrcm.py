@@ -196,7 +196,6 @@ class FLMRCM(fedavg.FedAvg):
             client.images,
             client.labels,
             s,
-            s.steps(len(client)),
             self.aligned(client.task, identifier, optimiser, latents),
             rng,
             steady=False,  # Adam counts the identifier's steps on the host

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from core import models
 from core.baselines import fedavg
 from core.checks import number, whole
-from core.federation import CLASSIFICATION, SERVER, Client, Message, State, Task, learn, pack
+from core.federation import CLASSIFICATION, SERVER, Client, Message, State, Task, pack, train
 from core.federation.tensors import put, take, unpack
 from core.models import Classifier, at_once
 from core.models.tensors import at_least_float32
@@ -124,7 +124,7 @@ class MOON(fedavg.FedAvg):
         # in place of labels the loop hands on which images a batch has
         places = torch.arange(len(client), device=client.labels.device)
         objective = self.contrastive(client, message)
-        learn(model, client.images, places, self.settings, objective, rng)
+        train(model, client.images, places, self.settings, objective, rng)
         answer = self.answer(client, model)
         client.memory = put("previous/", answer.tensors)
         return answer

@@ -16,9 +16,9 @@ from core.federation import (
     State,
     SupervisedTraining,
     Task,
-    learn,
     pack,
     supervised,
+    train,
 )
 from core.federation.tensors import take
 from core.rng import Rng
@@ -53,7 +53,7 @@ class Standalone(OwnModels):
             model = client.task.model_from(own) if own else client.task.new_model(start)
             loss = self.settings.data_loss(client.task, client.labels)
             objective = supervised(client.task, loss)
-            learn(model, client.images, client.labels, self.settings, objective, rng)
+            train(model, client.images, client.labels, self.settings, objective, rng)
             client.memory = pack(model, OWN)
         return {client.id: Message({}) for client in clients}
 

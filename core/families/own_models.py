@@ -27,12 +27,29 @@ OWN = "model/"
 class OwnModels(Algorithm):
     """Every client remembers a network of its own, below `OWN`.
 
-    Where clients test, each is tested on its own classes. The test images are the server's. So the
-    networks are laid beside the state for the test; where clients are elsewhere, they cross the
-    network for that. A test is no part of a method, and what it moves is not counted.
+    Where these are what is tested (`tests_own_models`), the round ends with them beside the state, as the
+    test images are the server's; where clients are elsewhere, they cross the network for that. A test
+    is no part of a method, and what it moves is not counted.
     """
 
     remote_calls = ("client_update", "send_model")
+
+    @property
+    def clients_test(self) -> bool:
+        """True where each client is tested on its own classes."""
+        return self.schedule.tested_by == "clients"
+
+    @property
+    def tests_own_models(self) -> bool:
+        """True where the clients' networks are tested, and not one of the server's."""
+        return self.clients_test
+
+    def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
+        """The usual round, and the networks for the test."""
+        state = super().round(state, clients, ledger, rng)
+        if not self.tests_own_models:
+            return state
+        return self.with_client_models(state, clients, ledger, rng)
 
     def send_model(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
@@ -45,11 +62,6 @@ class OwnModels(Algorithm):
             )
             for client in clients
         }
-
-    @property
-    def clients_test(self) -> bool:
-        """True where each client is tested on its own classes."""
-        return self.schedule.tested_by == "clients"
 
     def with_client_models(
         self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng

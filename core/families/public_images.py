@@ -43,12 +43,13 @@ def public_images(task: Task, settings: PublicData) -> torch.Tensor:
     return auxiliary(settings.auxiliary, task.dataset)
 
 
-def drawn(images: torch.Tensor, count: int | None, rng: Rng, device: torch.device) -> torch.Tensor:
-    """`count` of the images at random, or all where there are no more, in random order, on the
-    device.
+def drawn(task: Task, settings: PublicData, count: int | None, rng: Rng) -> torch.Tensor:
+    """`count` of the public images at random, or all where there are no more, in random order, on the
+    task's device.
     """
+    images = public_images(task, settings)
     order = torch.randperm(len(images), generator=rng.generator())
-    return images[order[:count]].to(device)
+    return images[order[:count]].to(task.runtime.device)
 
 
 def answers(task: Task, teachers: Sequence[nn.Module], images: torch.Tensor) -> torch.Tensor:
@@ -109,8 +110,8 @@ def mimic(
         images,
         targets,
         LocalTraining(batch_size=batch_size),
-        steps,
         objective,
         rng,
-        [optimiser],
+        steps=steps,
+        optimisers=[optimiser],
     )

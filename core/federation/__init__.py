@@ -7,7 +7,6 @@ from core.federation.local_training import (
     LocalTraining,
     OutputObjective,
     SupervisedTraining,
-    learn,
     supervised,
     train,
 )
@@ -55,7 +54,6 @@ __all__ = [
     "check_serves",
     "distribute",
     "each_once",
-    "learn",
     "network_form",
     "owner",
     "pack",

@@ -18,15 +18,6 @@ from core.federation.task import Task
 from core.rng import Rng
 from core.training import Objective, batches
 
-__all__ = [
-    "LocalLoss",
-    "LocalTraining",
-    "OutputObjective",
-    "SupervisedTraining",
-    "supervised",
-    "train",
-]
-
 #: from outputs and labels of a batch to their mean loss
 DataLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -136,16 +127,18 @@ def train(
     images: torch.Tensor,
     labels: torch.Tensor,
     settings: LocalTraining,
-    steps: int,
     objective: Objective,
     rng: Rng,
+    *,
+    steps: int | None = None,
     optimisers: Sequence[torch.optim.Optimizer] | None = None,
-    halfway: Callable[[], None] | None = None,
     steady: bool = True,
     drawn: Iterable[torch.Tensor] | None = None,
 ) -> None:
-    """`core.training.train` of a client: its images are augmented as the settings say, each batch
-    with draws of its own.
+    """Train a client's model in place with `core.training.train`: for as many steps as the settings say
+    for so many images, or `steps`, on images augmented as they say, each batch with draws of its own.
+
+    Raises InputError where images would be cropped and have masks.
     """
     if settings.local_augmentation == "crop_flip":
         if labels.ndim > 1:
@@ -153,25 +146,11 @@ def train(
                 "local_augmentation crop_flip moves images and not their masks: set it to none"
             )
         objective = _cropped(objective, rng.at("crop_flip").generator(labels.device))
+    steps = settings.steps(len(labels)) if steps is None else steps
     training.train(
-        model, images, labels, settings, steps, objective, rng, optimisers, halfway, steady, drawn
+        model, images, labels, settings, steps, objective, rng, optimisers, None, steady, drawn
     )
 
 
 def _cropped(objective: Objective, draws: torch.Generator) -> Objective:
     return lambda model, images, labels: objective(model, crop_and_flip(images, draws), labels)
-
-
-def learn(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    settings: LocalTraining,
-    objective: Objective,
-    rng: Rng,
-    optimisers: Sequence[torch.optim.Optimizer] | None = None,
-    drawn: Iterable[torch.Tensor] | None = None,
-) -> None:
-    """`train` for as many steps as the settings say for so many images."""
-    steps = settings.steps(len(labels))
-    train(model, images, labels, settings, steps, objective, rng, optimisers, drawn=drawn)

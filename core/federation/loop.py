@@ -45,16 +45,6 @@ class RoundResult:
     #: the most bytes held at once so far, also before the run was resumed; see `Runtime.peak_memory`
     peak_memory: int = 0
 
-    @classmethod
-    def of(
-        cls, number: int, metrics: dict[str, float], state: State, ledger: Ledger, peak: int
-    ) -> RoundResult:
-        """The result of the round that the ledger has counted last."""
-        last = ledger.rounds[-1]
-        up, down = ledger.nbytes("up"), ledger.nbytes("down")
-        seconds, refused = last["seconds"], last.get("refused", {})
-        return cls(number, metrics, up, down, seconds, state, ledger, refused, peak_memory=peak)
-
     def row(self) -> dict[str, Any]:
         """The plain data that a record keeps."""
         return {
@@ -132,7 +122,17 @@ def rounds(
             with ledger.timed("evaluate"):
                 metrics = tested(algorithm, task, state, number)
         peak = max(peak, task.runtime.peak_memory())
-        result = RoundResult.of(number, metrics, state, ledger, peak)
+        result = RoundResult(
+            round=number,
+            metrics=metrics,
+            up=ledger.nbytes("up"),
+            down=ledger.nbytes("down"),
+            seconds=ledger.rounds[-1]["seconds"],
+            state=state,
+            ledger=ledger,
+            refused=ledger.rounds[-1].get("refused", {}),
+            peak_memory=peak,
+        )
         history.append(result.row())
         if checkpoint:
             checkpoints.save(checkpoint, key, Checkpoint(state, ledger, history, peak), clients)
@@ -141,11 +141,17 @@ def rounds(
 
 def tested(algorithm: Algorithm, task: Task, state: State, number: int) -> dict[str, float]:
     """The metrics after a round, after the last one with the algorithm's own measures. Raises
-    Diverged, naming a metric, where one is not finite.
+    Diverged, naming a metric, where one is not finite, and ValueError where a measure has the name of
+    a metric.
     """
     metrics = task.evaluate(algorithm.model(state), algorithm.schedule.evaluate_on)
     if number == algorithm.schedule.rounds:
-        metrics = joined(metrics, algorithm.measures(state))
+        measures = algorithm.measures(state)
+        if both := metrics.keys() & measures.keys():
+            raise ValueError(
+                f"an algorithm measures {sorted(both)[0]!r}, which is a metric of the task"
+            )
+        metrics |= measures
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise Diverged(f"the test after round {number} gives {name!r} = {value}, no number")
@@ -166,14 +172,3 @@ def finite_state(state: State, number: int) -> State:
             "a smaller learning rate may help"
         )
     return state
-
-
-def joined(metrics: dict[str, float], measures: dict[str, float]) -> dict[str, float]:
-    """The task's metrics and the algorithm's own. Raises ValueError where both have the same
-    name.
-    """
-    if both := metrics.keys() & measures.keys():
-        raise ValueError(
-            f"an algorithm measures {sorted(both)[0]!r}, which is a metric of the task"
-        )
-    return metrics | measures

@@ -87,11 +87,11 @@ class Ledger:
         """Begin a new round; later entries belong to it."""
         self.rounds.append({"up": {}, "down": {}, "seconds": {}})
 
-    def count(self, direction: Direction, message: Message, times: int = 1) -> Message:
-        """Enter one message and hand it on; with `times`, as many messages of that form."""
+    def count(self, direction: Direction, message: Message) -> Message:
+        """Enter one message and hand it on."""
         entry = self.rounds[-1][direction]
         for kind, size in message.sizes.items():
-            entry[kind] = entry.get(kind, 0) + size * times
+            entry[kind] = entry.get(kind, 0) + size
         return message
 
     def refuse(self, reasons: Mapping[str, str]) -> None:

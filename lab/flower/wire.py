@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ import torch
 
 from core.errors import InputError, one_line
 from core.federation import Message, UploadError
-from core.files import BAD_HEADER
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 except ImportError:
     raise InputError("this needs Flower: make machines, or pip install -e '.[flower]'") from None
 
+#: what NumPy raises for the header of an array that it cannot parse: it hands it to Python's tokenizer
+BAD_HEADER = (ValueError, TypeError, EOFError, SyntaxError, RecursionError, MemoryError, TokenError)
 #: the records of a message, and of the question that it belongs to, which an answer repeats
 TENSORS, META, ASKED = "tensors", "meta", "asked"
 

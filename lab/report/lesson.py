@@ -477,10 +477,10 @@ def distilled(
         inputs,
         targets,
         plan,
-        steps,
         lambda network, x, wanted: loss(network(x), wanted),
         rng.at("learn"),
-        [adam],
+        steps=steps,
+        optimisers=[adam],
     )
     return student
 
@@ -490,7 +490,7 @@ def teacher(task: Task, rows: torch.Tensor, steps: int, rng: Rng) -> Classifier:
     data, plan = task.dataset.train, LocalTraining(lr=0.05, batch_size=32)
     network = task.new_model(rng)
     images, labels = data.images[rows], data.labels[rows]
-    train(network, images, labels, plan, steps, supervised(task), rng.at("learn"))
+    train(network, images, labels, plan, supervised(task), rng.at("learn"), steps=steps)
     return network.eval().requires_grad_(False)
 
 

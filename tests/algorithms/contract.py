@@ -123,7 +123,7 @@ def hard_clients_are_served(subject: Subject) -> None:
     for name, value in seen.results[-1].state.tensors.items():
         assert value.isfinite().all(), name
     assert all(map(math.isfinite, seen.results[-1].metrics.values()))
-    for _, _, direction, message, _ in seen.counted:
+    for _, _, direction, message in seen.counted:
         for name, value in message.tensors.items():
             if direction == "up" and name.endswith(("labels", "classes")) and value.dim() == 1:
                 assert not (value == NOBODYS).any(), name
@@ -161,14 +161,14 @@ def bytes_are_those_of_the_tensors(subject: Subject) -> None:
     """The ledger has the sizes of what crossed, all of it, and once."""
     seen = watch(subject)
     wanted = [{"up": 0, "down": 0} for _ in range(ROUNDS)]
-    for ledger, number, direction, message, times in seen.counted:
+    for ledger, number, direction, message in seen.counted:
         if ledger is seen.ledger:
             arrays = [np.ascontiguousarray(value.numpy()) for value in message.tensors.values()]
             text = json.dumps(message.meta) if message.meta else ""
-            wanted[number][direction] += (sum(a.nbytes for a in arrays) + len(text)) * times
+            wanted[number][direction] += sum(a.nbytes for a in arrays) + len(text)
     assert [{"up": result.up, "down": result.down} for result in seen.results] == wanted
     for direction, message in seen.served:
-        entries = [way for *_, way, one, _ in seen.counted if one is message]
+        entries = [way for *_, way, one in seen.counted if one is message]
         assert entries == [direction], f"{sorted(message.tensors)} was counted {entries}"
 
 
@@ -263,7 +263,7 @@ def hostile_uploads_are_refused(subject: Subject) -> None:
     known = {id(message) for message, *_ in seen.checked} | {
         value.data_ptr() for message, *_ in seen.checked for value in message.tensors.values()
     }
-    for _, _, direction, message, _ in seen.counted:
+    for _, _, direction, message in seen.counted:
         if direction == "up" and id(message) not in known:
             for name, value in message.tensors.items():
                 assert value.data_ptr() in known, f"{name} goes up unchecked"

@@ -118,7 +118,7 @@ def test_a_client_learns_beside_its_images_what_the_generator_it_received_makes(
 ):
     """After two rounds of warm-up, so many times its 20 images, each with the label that it was made for."""
     seen = []
-    monkeypatch.setattr(module, "learn", lambda *given: seen.extend(given[1:3]))
+    monkeypatch.setattr(module, "train", lambda *given: seen.extend(given[1:3]))
     largest, algorithm = max(clients, key=len), fedgan(share=share, warm_up=2)
     client = attrs.evolve(largest, images=largest.images[:20], labels=largest.labels[:20])
     state = attrs.evolve(algorithm.initialise(task, Rng(0)), meta={"round": t})

@@ -75,8 +75,8 @@ class Watched:
 
     results: list[RoundResult]
     clients: list[Client]
-    #: (ledger, round from 0, direction, message, times)
-    counted: list[tuple[Ledger, int, str, Message, int]] = attrs.field(factory=list)
+    #: (ledger, round from 0, direction, message)
+    counted: list[tuple[Ledger, int, str, Message]] = attrs.field(factory=list)
     #: what clients got and answered
     served: list[tuple[str, Message]] = attrs.field(factory=list)
     #: (message, its tensors' form, its meta's form, client)
@@ -158,15 +158,15 @@ def _watch_network(seen: Watched, patches: ExitStack) -> None:
     """Note all messages that are counted or validated, and what they give away."""
     count, crossed = Ledger.count, set[bytes]()
 
-    def counting(ledger: Ledger, direction: str, message: Message, times: int = 1) -> Message:
-        seen.counted.append((ledger, len(seen.results), direction, message, times))
+    def counting(ledger: Ledger, direction: str, message: Message) -> Message:
+        seen.counted.append((ledger, len(seen.results), direction, message))
         found = pieces(message.tensors)
         for client in seen.clients:
             own = {"images": client.images} | (client.memory if direction == "down" else {})
             if found & (pieces(own) - crossed):
                 seen.leaked.append(f"{sorted(message.tensors)} going {direction}")
         crossed.update(found)
-        return count(ledger, direction, message, times)
+        return count(ledger, direction, message)
 
     def validating(
         answers: Iterable, form: tuple, announced: Mapping, *more: Any, **named: Any

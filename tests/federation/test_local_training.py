@@ -63,7 +63,7 @@ def test_sgd_with_momentum_and_decay_matches_float64_numpy():
     def objective(model, x, y):
         return (model(x).ravel() - y).square().mean()
 
-    train(model, images, labels, settings, 7, objective, Rng(5))
+    train(model, images, labels, settings, objective, Rng(5), steps=7)
     x, y = images.double().numpy(), labels.double().numpy()
     for batch in batches(6, 4, 7, Rng(5).at("batches"), CPU):
         rows = batch.numpy()
@@ -145,7 +145,7 @@ def test_local_training_sees_crops_only_where_it_is_told_to():
             return model.weight.sum()
 
         plan = LocalTraining(batch_size=8, **settings)
-        train(torch.nn.Linear(1, 1), images, labels, plan, 3, objective, Rng(2))
+        train(torch.nn.Linear(1, 1), images, labels, plan, objective, Rng(2), steps=3)
         return batches_
 
     plain, cropped = seen(), seen(local_augmentation="crop_flip")

@@ -51,16 +51,6 @@ def test_the_ledger_adds_up_rounds_and_directions():
     assert sum(ledger.total("down").values()) == 3 * 211
 
 
-def test_many_messages_of_one_form_are_entered_at_once():
-    once, each = Ledger(), Ledger()
-    for ledger in (once, each):
-        ledger.open_round()
-    once.count("up", message(), times=5)
-    for _ in range(5):
-        each.count("up", message())
-    assert once.rounds == each.rounds
-
-
 def test_a_phase_that_comes_twice_takes_both_times(monkeypatch):
     clock = iter([0.0, 2.0, 10.0, 13.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))

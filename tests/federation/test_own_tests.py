@@ -141,13 +141,13 @@ def test_a_test_is_no_part_of_the_method(task, watched, name, more):
 
 def test_a_client_goes_on_with_its_own_statistics(task, monkeypatch, one_by_one):
     started = []
-    learn = fedavg.learn
+    train = fedavg.train
 
     def noting(model, *rest, **more):
         started.append(take("buffers/", pack(model)))
-        learn(model, *rest, **more)
+        train(model, *rest, **more)
 
-    monkeypatch.setattr(fedavg, "learn", noting)
+    monkeypatch.setattr(fedavg, "train", noting)
     run = attrs.evolve(TINY, active=None, rounds=2, clients=2)
     clients = make_clients(run, task)
     results = rounds(run, task=task, clients=clients)

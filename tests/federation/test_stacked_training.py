@@ -6,7 +6,7 @@ import torch
 
 from core import algorithms, models
 from core.baselines.fedavg import FedAvg
-from core.federation import Client, LocalTraining, OutputObjective, Runtime, Schedule, learn
+from core.federation import Client, LocalTraining, OutputObjective, Runtime, Schedule, train
 from core.federation.stacked_training import Learner, clients_at_once, train_stacked
 from core.models import blocks
 from core.rng import Rng
@@ -42,7 +42,7 @@ def test_stacked_is_one_by_one(model, precision):
         for name, value in [*one.named_buffers(), *other.named_buffers()]:
             if name.endswith("num_batches_tracked"):
                 value.add_(k)  # statistics may be of another age
-        learn(one, images, labels, settings, OutputObjective(task, loss), Rng(7).at(k))
+        train(one, images, labels, settings, OutputObjective(task, loss), Rng(7).at(k))
         alone.append(one)
         drawn = settings.drawn(labels, Rng(7).at(k))
         together.append(Learner(other, images, labels, loss, drawn))

@@ -9,7 +9,7 @@ from torch import nn
 
 from core.algorithms.fediod.settings import Settings
 from core.errors import InputError
-from core.federation import Client, Task, learn, pack, supervised
+from core.federation import Client, Task, pack, supervised, train
 from core.federation.dense import task_of
 from core.federation.tensors import take
 from core.rng import Rng
@@ -39,7 +39,7 @@ def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
     """
     task = teacher_task(client.task, settings, client.id)
     model = task.new_model(rng.at("teacher"))
-    learn(model, client.images, client.labels, settings, supervised(task), rng.at("local"))
+    train(model, client.images, client.labels, settings, supervised(task), rng.at("local"))
     client.memory |= pack(model, "teacher/")
 
 
