@@ -32,7 +32,7 @@ import torch
 
 from core import condensation, server
 from core.algorithms import find
-from core.condensation.objective import Draws
+from core.condensation.engine import Draws
 from core.rng import Rng
 from lab.report import lines, show, source
 from lab.report.lesson import Lesson, condensed, trained

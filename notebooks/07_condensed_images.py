@@ -37,8 +37,9 @@ import torch
 from torch.testing import assert_close
 
 from core import data
-from core.condensation import LatentEncoder, to_wire
+from core.condensation import LatentEncoder
 from core.condensation.latent import GroupwiseNorm
+from core.families.condensing import to_wire
 from core.federation import Task
 from core.rng import Rng
 from lab.report import lines, show, source
@@ -136,10 +137,8 @@ def layer_gaps(pictures):
     _, wanted = eye(inputs, torch.zeros_like(labels))
     _, found = eye(pictures, torch.zeros_like(targets))
     return [
-        float(((a - b).abs() / variance.sqrt()).mean())
-        for a, b, variance in zip(
-            found.means, wanted.means, wanted.variances, strict=True
-        )
+        float(((a[0] - b[0]).abs() / b[1].sqrt()).mean())  # means, variances
+        for a, b in zip(found.layers, wanted.layers, strict=True)
     ]
 
 

@@ -46,7 +46,8 @@ import torch
 from torch.testing import assert_close
 
 from core import data
-from core.condensation import engine, mmd, to_wire
+from core.condensation import engine, mmd
+from core.families.condensing import to_wire
 from core.federation import Task
 from core.rng import Rng
 from lab.report import bars, condensed_images, lines, show, source

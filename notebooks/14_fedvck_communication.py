@@ -38,8 +38,7 @@ import torch
 
 import core.federation as federation
 from core import models
-from core.condensation.engine import condensed_counts
-from core.condensation.objective import Condensation
+from core.condensation.engine import Condensation, condensed_counts
 from core.rng import Rng
 from lab.forms import TABLES
 from lab.report import source, table, table_frame

@@ -39,7 +39,7 @@ from core.errors import Diverged
 from core.federation import Message
 from core.rng import Rng
 from core.server import Aggregation, combined
-from core.server.robust import RULES
+from core.server.aggregation import RULES
 from lab.report.lesson import Lesson
 from lab.report.texts import Markdown
 

@@ -91,7 +91,7 @@ def latent(given: bool, put: Put) -> Results:
     others = encoder(put(drawn(7, 3, 16, 16, seed=1)), group, groups=2)[1] if given else None
     features, found = encoder(images.requires_grad_(), group, others, groups=2)
     slope = torch.autograd.grad(features.square().sum(), images)
-    return [features, *found.means, *found.variances, *slope]
+    return [features, *found.layers, *slope]
 
 
 def twice_derived(put: Put) -> Results:

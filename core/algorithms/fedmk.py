@@ -47,7 +47,7 @@ from core.condensation import (
     extract,
     initial_images,
 )
-from core.condensation.initial import KINDS
+from core.condensation.selection import STARTS
 from core.errors import InputError
 from core.families import condensing, generative
 from core.federation import (
@@ -98,7 +98,7 @@ class Settings(condensing.ServerSide, Extraction):
     #: what knowledge starts from where no other client's is at hand: "noise" from U[-1, 1], "real"
     #: images of the client, or each from the mean of several ("real_average"); with real ones, no
     #: iterations and no sharing, clients send these
-    init: str = attrs.field(default="noise", validator=one_of("initialisation", *KINDS))
+    init: str = attrs.field(default="noise", validator=one_of("initialisation", *STARTS))
     #: |pseudo| / |uploaded|, which is beta of Eq. 11; 0: no pseudo knowledge (Table 2)
     pseudo: float = attrs.field(default=1.0, validator=number(0))
     #: classes that a client makes knowledge of: its "own", or "all"

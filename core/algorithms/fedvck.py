@@ -19,16 +19,18 @@ import torch
 from core import condensation, server
 from core.checks import number, on_or_off, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
-from core.condensation.descent import milestones, progress
-from core.condensation.engine import condense, condensed_counts
-from core.condensation.latent import Normalisation, RunningAverage, Separate
-from core.condensation.objective import (
+from core.condensation.engine import (
     Condensation,
     Draws,
     MatchingObjective,
     RealData,
+    condense,
+    condensed_counts,
+    milestones,
+    progress,
     strategy,
 )
+from core.condensation.latent import Normalisation, RunningAverage, Separate
 from core.condensation.selection import BLENDS, RULES
 from core.errors import InputError
 from core.families import condensing
@@ -37,8 +39,7 @@ from core.federation import Client, Field, Format, Message, State, Task, pack
 from core.federation.tensors import take, unpack, weights
 from core.models import Classifier
 from core.rng import Rng
-from core.server.contrastive import FORMS, SIMILARITIES
-from core.server.update import TRAININGS
+from core.server.update import FORMS, SIMILARITIES, TRAININGS
 
 #: what the released code multiplies con_beta by, half way through every round
 FADE = 0.1

@@ -20,16 +20,16 @@ from collections.abc import Sequence
 from typing import Self
 
 import attrs
+import torch
 
 from core.baselines import dm
 from core.checks import number, one_of, whole
 from core.condensation import LatentEncoder
-from core.condensation.logits import TwoNetworks
-from core.condensation.objective import MatchingObjective, RealData
+from core.condensation.engine import MatchingObjective, RealData
 from core.condensation.shift import FORMS, Shift, ShiftedMatching
 from core.errors import InputError
 from core.federation import Task
-from core.models import initialise
+from core.models import Classifier, initialise
 from core.rng import Rng
 
 #: the settings of the shift
@@ -49,7 +49,7 @@ class Settings(dm.Settings):
     #: where: 0 the channels of the image (Algorithm 1), n the maps after block n of the encoder
     shift_layer: int = attrs.field(default=0, validator=whole(0))
     #: what is matched: the features of "one" network with both losses, as printed, or the logits of
-    #: "two" networks with one loss, as released (see `core.condensation.logits`)
+    #: "two" networks with one loss, as released (see `TwoNetworks`)
     encoders: str = attrs.field(default="one", validator=one_of("number of encoders", "one", "two"))
 
     def __attrs_post_init__(self) -> None:
@@ -86,6 +86,25 @@ class Settings(dm.Settings):
         )
 
 
+class TwoNetworks(Classifier):
+    """Two random networks, whose logits side by side the code of GDD-FL (`ResNetGDD`) matches: with
+    two classes a class is matched in four numbers.
+
+    Its second network has U_p after every convolution. There an instance normalisation follows, which
+    subtracts each map's mean and divides by its deviation, so that it undoes U_p (up to the sign, in
+    the rare case that the drawn deviation is negative): U_p(x) = sigma^ (x - mu) / sigma + mu^ and x
+    have the same normal form. So the second network is here what it is there, another random network.
+    """
+
+    def __init__(self, first: Classifier, second: Classifier) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def embed(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits of both, (N, 2 C)."""
+        return torch.cat([self.first(images).float(), self.second(images).float()], 1)
+
+
 class GDDFL(dm.DM):
     """Condensed images match the real ones as they are (L_{S,T}) and with statistics shifted at
     random (L_U).
@@ -99,11 +118,11 @@ class GDDFL(dm.DM):
             return super().encoder(task, networks, rngs)
         source = self.drawn_from(networks, rngs)
         first, second = (self.settings.encoder(task, rng) for rng in (source, source.at("second")))
-        both = TwoNetworks(first, second)
+        both = LatentEncoder(TwoNetworks(first, second))
 
         def resample(number: int) -> None:
-            initialise(both.model, networks.at("network", number))
-            initialise(both.second.model, networks.at("second", number))
+            initialise(both.model.first, networks.at("network", number))  # type: ignore[arg-type]
+            initialise(both.model.second, networks.at("second", number))  # type: ignore[arg-type]
 
         both.resample = resample if self.settings.networks == "fresh" else None
         return both

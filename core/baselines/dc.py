@@ -13,8 +13,8 @@ import attrs
 import torch
 
 from core.checks import number, part, whole
+from core.condensation.engine import Draws, RealData
 from core.condensation.gradient import LOOPS, GradientMatching, GradientProblem, match_gradients
-from core.condensation.objective import Draws, RealData
 from core.errors import InputError
 from core.families.one_shot import CondensingSettings, OneShotCondensing
 from core.federation import Task

@@ -50,15 +50,15 @@ from torch.nn import functional as F
 from core.baselines import fedavg
 from core.checks import number, on_or_off, one_of, part, whole
 from core.condensation import LatentEncoder
-from core.condensation.engine import condense
-from core.condensation.latent import Separate
-from core.condensation.objective import (
+from core.condensation.engine import (
     ESTIMATORS,
     Condensation,
     Draws,
     MatchingObjective,
+    condense,
     strategy,
 )
+from core.condensation.latent import Separate
 from core.distillation import kl_divergence
 from core.families import condensing
 from core.federation import (
@@ -89,7 +89,7 @@ class Settings(fedavg.Settings):
     ipc: int = attrs.field(default=50, validator=whole(1))
     iterations: int = attrs.field(default=1000, validator=whole(1))
     image_lr: float = attrs.field(default=1.0, validator=number(0, above=True))
-    #: see `core.condensation.objective.Condensation`; `pool` is the number of random networks of a
+    #: see `core.condensation.engine.Condensation`; `pool` is the number of random networks of a
     #: stored real side
     real_batch: int = attrs.field(default=256, validator=whole(1))
     replacement: bool = attrs.field(default=True, validator=on_or_off)

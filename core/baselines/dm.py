@@ -15,9 +15,15 @@ import torch
 
 from core.checks import one_of, part, whole
 from core.condensation import LatentEncoder, draw_augmentation
-from core.condensation.engine import condense
+from core.condensation.engine import (
+    Condensation,
+    Draws,
+    MatchingObjective,
+    RealData,
+    condense,
+    strategy,
+)
 from core.condensation.latent import Separate
-from core.condensation.objective import Condensation, Draws, MatchingObjective, RealData, strategy
 from core.families.one_shot import CondensingSettings, OneShotCondensing
 from core.federation import Client, Message, Task
 from core.models import initialise

@@ -12,7 +12,7 @@ from typing import Self
 import attrs
 
 from core.baselines import dc
-from core.condensation.objective import strategy
+from core.condensation.engine import strategy
 
 
 @attrs.frozen(kw_only=True)

@@ -27,13 +27,19 @@ import torch
 
 from core.checks import number, one_of, whole
 from core.condensation import LatentEncoder, LatentStatistics
-from core.condensation.engine import condense, condensed_counts
+from core.condensation.engine import (
+    Condensation,
+    Draws,
+    MatchingObjective,
+    RealData,
+    condense,
+    condensed_counts,
+)
 from core.condensation.latent import Normalisation, Separate
-from core.condensation.logits import FeaturesAndLogits
-from core.condensation.objective import Condensation, Draws, MatchingObjective, RealData
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
 from core.federation import Client, Format, Message, State, Task, pack
+from core.models import Classifier
 from core.rng import Rng
 
 
@@ -102,7 +108,7 @@ class FedDM(Condensing):
     ) -> MatchingObjective:
         """Features and logits at disturbed weights, for the clients of `rngs`."""
         settings, model = self.settings, task.model_from(message.tensors)
-        encoder = FeaturesAndLogits(model)
+        encoder = LatentEncoder(FeaturesAndLogits(model))
         shared = Rng(message.whole("seed")).at("round", message.whole("round"))
         encoder.resample = disturbance(encoder, settings.rho, shared)
         return MatchingObjective(
@@ -122,6 +128,19 @@ class FedDM(Condensing):
         knowledge = Knowledge.extended(None, *condensing.collect(uploads), state.meta["round"])
         model = condensing.learn(state.task, state, knowledge, self.settings, rng)
         return State(state.task, pack(model), state.meta | {"round": state.meta["round"] + 1})
+
+
+class FeaturesAndLogits(Classifier):
+    """A network whose features are followed by its logits: FedDM matches both."""
+
+    def __init__(self, network: Classifier) -> None:
+        super().__init__()
+        self.network = network
+
+    def embed(self, images: torch.Tensor) -> torch.Tensor:
+        """Features and logits (N, D + C)."""
+        features = self.network.embed(images)
+        return torch.cat([features.float(), self.network.classifier(features).float()], 1)
 
 
 def disturbance(encoder: LatentEncoder, rho: float, rng: Rng) -> Callable[[int], None] | None:

@@ -14,12 +14,16 @@ from core.condensation.bilevel import (
     extract,
     network_losses,
 )
-from core.condensation.initial import initial_images
 from core.condensation.latent import LatentEncoder, LatentStatistics
 from core.condensation.matching import mmd
-from core.condensation.selection import draw, importance, selection_probabilities, smoothed_error
+from core.condensation.selection import (
+    draw,
+    importance,
+    initial_images,
+    selection_probabilities,
+    smoothed_error,
+)
 from core.condensation.shift import uncertain_shift
-from core.condensation.wire import to_wire
 
 __all__ = [
     "Augmentation",
@@ -43,6 +47,5 @@ __all__ = [
     "selection_probabilities",
     "siamese_augment",
     "smoothed_error",
-    "to_wire",
     "uncertain_shift",
 ]

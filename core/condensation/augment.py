@@ -129,13 +129,16 @@ def draw_augmentation(
     return Augmentation.of(uniform.to(device), strategy, size)
 
 
-def augment(images: torch.Tensor, augmentation: Augmentation, index: torch.Tensor) -> torch.Tensor:
-    """Images (N, C, size, size), each transformed by the draw whose number stands in `index` (N,)
-    int64.
+def augment(
+    images: torch.Tensor, augmentation: Augmentation | None, index: torch.Tensor
+) -> torch.Tensor:
+    """Images (N, C, size, size), each transformed by the draw whose number is in `index` (N,) int64.
 
-    Differentiable in the images; keeps shape, dtype and memory format. Without transforms the
+    Differentiable in the images; keeps shape, dtype and memory format. Without an augmentation the
     images themselves.
     """
+    if augmentation is None:
+        return images
     parts = parts_of(augmentation.strategy)
     if len(augmentation) > len(images):  # the draws of many clients, the images of a few
         augmentation = augmentation.select(index)

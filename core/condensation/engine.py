@@ -1,28 +1,359 @@
-"""Condensation of all clients' data as one batch.
+"""Condensation by distribution matching, of all clients' data as one batch.
 
-The encoder is shared and frozen within a round, so the condensed images of all clients can be
-embedded together: the convolutions are common to all, only the statistics of the normalisation
-layers differ from client to client. What is matched: see `core.condensation.objective`.
+The encoder is shared and frozen within a round, so the images of all clients can be embedded
+together: the convolutions are common to all, only the statistics of the normalisation layers differ
+from client to client. A *group* is one class of one client; groups are ordered by client, then by
+class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import attrs
 import torch
+from attrs.validators import optional
 
-from core.condensation.descent import ImageOptimiser
-from core.condensation.latent import LatentStatistics
-from core.condensation.objective import Condensation, MatchingObjective, Target, augmented
+from core.checks import beta_1, number, on_or_off, one_of, whole
+from core.condensation.augment import UNIFORMS, Augmentation, augment, parts_of
+from core.condensation.latent import LatentEncoder, LatentStatistics, Normalisation
+from core.condensation.matching import KERNELS, mmd
+from core.condensation.selection import STARTS, draw, draw_different
+from core.errors import InputError
+from core.models import at_once
 from core.progress import counted
+from core.rng import Rng
+from core.training import adam
+
+ESTIMATORS = ("minibatch", "feature_bank", "expectation")
+OPTIMISERS = ("sgd", "scaled", "adam")
+#: steps between two checks of the losses, for which a GPU is waited; their means are over as many
+INTERVAL = 10
+
+
+def strategy(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    """Validator: a strategy of siamese augmentation."""
+    if not isinstance(value, str):
+        raise InputError(
+            f"{attribute.name} must be a text such as 'color_flip' or 'none', not {value!r}"
+        )
+    try:
+        parts_of(value)
+    except InputError as error:
+        raise InputError(f"{attribute.name}: {error}") from None
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Condensation:
+    """Hyper-parameters of condensation by distribution matching."""
+
+    #: p: condensed images as a share of a client's images of a class
+    share: float = attrs.field(default=0.02, validator=number(0, 1, above=True))
+    #: initial images: "noise", so that no pixel is a client's, random "real" images, or means of
+    #: several ("real_average")
+    init: str = attrs.field(default="noise", validator=one_of("initialisation", *STARTS))
+    #: least number of condensed images per class and client
+    min_images: int = attrs.field(default=5, validator=whole(1))
+    iterations: int = attrs.field(default=1000, validator=whole(1))
+    image_lr: float = attrs.field(default=0.01, validator=number(0, above=True))
+    image_momentum: float = attrs.field(default=0.5, validator=beta_1)
+    #: real images per class and client in one batch
+    real_batch: int = attrs.field(default=256, validator=whole(1))
+    #: whether an image may come twice in a batch; False: P_w plays no part, and a class that is smaller
+    #: than the batch is passed again
+    replacement: bool = attrs.field(default=True, validator=on_or_off)
+    #: real images per class that a client uses in a round; None: all
+    candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
+    kernel: str = attrs.field(default="linear", validator=one_of("kernel", *KERNELS))
+    #: source of the real features of each iteration: a fresh `minibatch`, a batch of stored
+    #: features (`feature_bank`), or the exact weighted mean (`expectation`, for the linear kernel)
+    estimator: str = attrs.field(default="minibatch", validator=one_of("estimator", *ESTIMATORS))
+    #: siamese augmentation, for example "color_crop_cutout_flip_scale_rotate", or "none"
+    augmentation: str = attrs.field(default="none", validator=strategy)
+    #: draws (of augmentations, of network weights) that a bank or an expectation stores
+    pool: int = attrs.field(default=8, validator=whole(1))
+    #: bound of the gradient's norm per client; None: no bound
+    clip_norm: float | None = attrs.field(default=None, validator=optional(number(0, above=True)))
+    #: optimiser of the images; see `ImageOptimiser`
+    image_optimiser: str = attrs.field(default="sgd", validator=one_of("optimiser", *OPTIMISERS))
+    #: a client's images are no longer changed once its loss has fallen by this factor; None: never
+    stop_factor: float | None = attrs.field(default=None, validator=optional(number(1, above=True)))
+    #: iterations after which each draw of the pool is replaced by a new one; None: never
+    refresh: int | None = attrs.field(default=None, validator=whole(1, optional=True))
+
+    def __attrs_post_init__(self) -> None:
+        if self.estimator == "expectation" and self.kernel != "linear":
+            raise InputError(
+                "estimator 'expectation' gives mean features, all that the linear kernel needs: for "
+                f"the {self.kernel} kernel take 'feature_bank'"
+            )
+
+
+def condensed_counts(sizes: torch.Tensor, settings: Condensation) -> torch.Tensor:
+    """Condensed images of groups with so many real images, both (G,): the share of these, rounded
+    up, and at least `min_images`.
+    """
+    # less the rounding of float64; in float32 0.3 of 50 images would be a little above 15, and so 16
+    return torch.ceil(sizes.double() * settings.share - 1e-9).long().clamp(min=settings.min_images)
+
+
+@attrs.frozen(eq=False)
+class RealData:
+    """The real images of a batched program, sorted by group.
+
+    `images` (N, C, H, W) uint8; `group` (N,) ascending; `probabilities` (N,) sum to one in each
+    group (Eq. 8); `owner` (G,) is the position of each group's client among the clients of the
+    program, `label` (G,) its class.
+    """
+
+    images: torch.Tensor
+    group: torch.Tensor
+    probabilities: torch.Tensor
+    owner: torch.Tensor
+    label: torch.Tensor
+
+    @property
+    def groups(self) -> int:
+        """G."""
+        return len(self.owner)
+
+
+class Draws:
+    """Random draws per group, each from its client's own stream, so that a client draws the same
+    alone.
+
+    Args:
+        rngs: one stream per client; owner: (G,) the position of each group's client.
+        constant: an augmentation per group that takes the place of all draws of augmentations.
+        sliding: consecutive batches share all images but one.
+    """
+
+    def __init__(
+        self,
+        rngs: Sequence[Rng],
+        owner: torch.Tensor,
+        constant: Augmentation | None = None,
+        sliding: bool = False,
+    ) -> None:
+        self.rngs, self.device = rngs, owner.device
+        self.constant, self.sliding = constant, sliding
+        #: groups of each client, and its real images, once they were counted
+        self.sizes = torch.bincount(owner, minlength=len(rngs)).tolist()
+        self.image_counts: list[int] | None = None
+
+    def draw_each(
+        self,
+        function: Callable[..., torch.Tensor],
+        sizes: Sequence[int],
+        shape: Sequence[int],
+        *purpose: str | int,
+    ) -> torch.Tensor:
+        """Numbers (sum of sizes, *shape), those of each client from its own stream."""
+        device = self.device
+        streams = [rng.at(*purpose).generator(device) for rng in self.rngs]
+        parts = zip(sizes, streams, strict=True)
+        return torch.cat([function(n, *shape, generator=s, device=device) for n, s in parts])
+
+    def uniform(self, count: int, *purpose: str | int) -> torch.Tensor:
+        """(G, count) uniform numbers."""
+        return self.draw_each(torch.rand, self.sizes, [count], *purpose)
+
+    def normal(self, count: int, *purpose: str | int) -> torch.Tensor:
+        """(G, count) standard normal numbers."""
+        return self.draw_each(torch.randn, self.sizes, [count], *purpose)
+
+    def augmentation(self, strategy: str, size: int, *purpose: str | int) -> Augmentation | None:
+        """One augmentation per group; None for the strategy "none"."""
+        if self.constant is not None or strategy == "none":
+            return self.constant
+        return Augmentation.of(self.uniform(UNIFORMS, *purpose), strategy, size)
+
+    def rows(
+        self, real: RealData, count: int, replacement: bool, *purpose: str | int
+    ) -> torch.Tensor:
+        """Real images (G, count) drawn by P_w, or without replacement. The last purpose is the number
+        of the batch.
+        """
+        if not replacement:
+            if self.image_counts is None:  # once: a GPU is waited for
+                owners = real.owner[real.group]
+                self.image_counts = torch.bincount(owners, minlength=len(self.rngs)).tolist()
+            keys = self.draw_each(torch.rand, self.image_counts, [], *purpose)
+            return draw_different(real.group, real.groups, keys, count)
+        if self.sliding:
+            # a window over a sequence in which each block of `count` draws follows the last
+            *name, step = purpose
+            block, shift = divmod(int(step), count)
+            both = [self.uniform(count, *name, block + following) for following in (0, 1)]
+            uniform = torch.cat(both, 1)[:, shift : shift + count].contiguous()
+        else:
+            uniform = self.uniform(count, *purpose)
+        return draw(real.probabilities, real.group, real.groups, uniform)
+
+
+@attrs.frozen(eq=False)
+class Target:
+    """The real side of one iteration: features (G, n, D), the statistics of Eq. 4, and the
+    augmentation that condensed images share with it.
+    """
+
+    features: torch.Tensor
+    statistics: LatentStatistics
+    augmentation: Augmentation | None
+
+
+@attrs.frozen(eq=False)
+class MatchingObjective:
+    """Data, network and loss, which stay fixed during the iterations of one round.
+
+    What makes a method: the `encoder` says which features are compared and at which weights, the
+    `normalisation` whose statistics batch normalisation takes; a subclass may override `losses`.
+    `prepare` turns uint8 images into network inputs, `autocast` makes the context of networks.
+    """
+
+    encoder: LatentEncoder
+    real: RealData
+    settings: Condensation
+    draws: Draws
+    prepare: Callable[[torch.Tensor], torch.Tensor]
+    autocast: Callable[[], AbstractContextManager]
+    normalisation: Normalisation = attrs.field(factory=Normalisation)
+
+    @property
+    def clients(self) -> int:
+        """K."""
+        return len(self.draws.rngs)
+
+    def losses(
+        self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """L of every group, (G,), from real features (G, n, D), condensed ones (G, m, D) and the
+        weights of these, (G, m): 0 for padding.
+        """
+        # L = sum_c K_BB + K_SS - 2 K_BS, for every client (Eq. 3; with P_w Eq. 9)
+        return mmd(target, features, self.settings.kernel, weights)
+
+    def embed(
+        self,
+        inputs: torch.Tensor,
+        owner: torch.Tensor,
+        statistics: LatentStatistics | None,
+        clients: int | None = None,
+    ) -> tuple[torch.Tensor, LatentStatistics]:
+        """Features to match, (N, D) float32, and the statistics that were used; `owner` counts up to
+        `clients` (all).
+        """
+        with self.autocast():
+            features, used = self.encoder(inputs, owner, statistics, clients or self.clients)
+        return features.float(), used
+
+    def resample(self, entry: int) -> None:
+        """Give the encoder its weights of draw number `entry`, where it has several."""
+        if self.encoder.resample:
+            self.encoder.resample(entry)
+
+    @property
+    def entries(self) -> int:
+        """Number of draws that are stored: one, where nothing is augmented or resampled."""
+        drawn = self.settings.augmentation != "none" or self.encoder.resample
+        return self.settings.pool if drawn else 1
+
+    def entry(self, step: int) -> int:
+        """Number of the augmentation and of the weights of a step: a new one, or a stored one."""
+        if self.settings.estimator == "minibatch":
+            return step
+        renewed = step // self.settings.refresh if self.settings.refresh else 0
+        return renewed * self.entries + step % self.entries
+
+    def augmentation(self, entry: int) -> Augmentation | None:
+        """One siamese augmentation per group, or None."""
+        size = self.real.images.shape[-1]
+        return self.draws.augmentation(self.settings.augmentation, size, "augment", entry)
+
+    def rows(self, purpose: str, step: int) -> torch.Tensor:
+        """Real images (G, B) of one batch."""
+        settings = self.settings
+        return self.draws.rows(self.real, settings.real_batch, settings.replacement, purpose, step)
+
+    @torch.no_grad()
+    def batch(self, purpose: str, step: int, augmentation: Augmentation | None) -> Target:
+        """Features (G, B, D) of a batch from every group, and its statistics per client."""
+        rows, features, statistics = self.rows(purpose, step), [], []
+        for clients, groups in self.blocks([self.settings.real_batch] * self.real.groups):
+            embedded, used = self.block(rows[groups], clients, groups, step, augmentation)
+            features.append(embedded)
+            statistics.append(used)
+        return Target(
+            torch.cat(features).view(*rows.shape, -1),
+            LatentStatistics.concatenate(statistics),
+            augmentation,
+        )
+
+    def block(
+        self,
+        rows: torch.Tensor,
+        clients: slice,
+        groups: slice,
+        step: int,
+        augmentation: Augmentation | None,
+    ) -> tuple[torch.Tensor, LatentStatistics]:
+        """Features (g * B, D) of the real images `rows` (g, B) of consecutive clients, whose groups
+        these are, and these clients' statistics.
+        """
+        group, given = self.real.group[rows.flatten()], self.normalisation.real
+        return self.embed(
+            augment(self.prepare(self.real.images[rows.flatten()]), augmentation, group),
+            self.real.owner[group] - clients.start,
+            None if given is None else given[clients],
+            clients.stop - clients.start,
+        )
+
+    @torch.no_grad()
+    def embed_all(self, entry: int) -> Target:
+        """Features (N, D) of all real images under one augmentation per group.
+
+        The statistics of Eq. 4 come from one batch drawn by P_w, as in a minibatch, and are then
+        fixed for all images; a network without batch normalisation needs no such batch, nor does one
+        whose statistics are given.
+        """
+        self.resample(entry)
+        real, augmentation = self.real, self.augmentation(entry)
+        statistics = self.normalisation.real or LatentStatistics(())
+        if self.encoder.norms and self.normalisation.real is None:
+            statistics = self.batch("statistics", entry, augmentation).statistics
+        parts, most = [], at_once(real.images)
+        for images, group in zip(real.images.split(most), real.group.split(most), strict=True):
+            inputs = augment(self.prepare(images), augmentation, group)
+            parts.append(self.embed(inputs, real.owner[group], statistics)[0])
+        return Target(torch.cat(parts), statistics, augmentation)
+
+    def blocks(self, counts: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+        """Runs of clients, and their groups, whose images are embedded at once: as many as
+        `at_once` says, or one client, whose images may share statistics. `counts` are the images of
+        each group.
+        """
+        most = at_once(self.real.images)
+        groups = list(itertools.accumulate(self.draws.sizes, initial=0))
+        before = list(itertools.accumulate(counts, initial=0))
+        images = [before[group] for group in groups]
+        client = 0
+        while client < self.clients:
+            stop = client + 1
+            while stop < self.clients and images[stop + 1] - images[client] <= most:
+                stop += 1
+            yield slice(client, stop), slice(groups[client], groups[stop])
+            client = stop
+
 
 #: from a step to its real side
 RealSide = Callable[[int], Target]
 
 
 def minibatches(objective: MatchingObjective) -> RealSide:
-    """A fresh batch at every iteration, as printed (Eq. 9)."""
+    """A fresh batch at every iteration, as in the paper (Eq. 9)."""
     return lambda step: objective.batch("batch", step, objective.augmentation(step))
 
 
@@ -77,15 +408,6 @@ REAL_SIDES: dict[str, Callable[[MatchingObjective], RealSide]] = {
 }
 
 
-def condensed_counts(sizes: torch.Tensor, settings: Condensation) -> torch.Tensor:
-    """Condensed images per group, (G,): p times its real images, rounded up, and at least
-    `min_images`.
-    """
-    # in float64, less its rounding: in float32 0.3 of 50 images would be a little above 15, and so
-    # 16
-    return torch.ceil(sizes.double() * settings.share - 1e-9).long().clamp(min=settings.min_images)
-
-
 def condense(
     objective: MatchingObjective,
     start: torch.Tensor,
@@ -116,7 +438,7 @@ def condense(
         target = real_side(step)
         statistics = objective.normalisation.condensed(target.statistics, statistics)
         for block in blocks:
-            images.grad[block.rows], trace[step, block.groups] = block.slope(
+            images.grad[block.rows], trace[step, block.groups] = block.gradient(
                 objective, images[block.rows], target, statistics
             )
         if settings.clip_norm is not None:
@@ -144,7 +466,7 @@ class _Block:
     slots: torch.Tensor
     weights: torch.Tensor
 
-    def slope(
+    def gradient(
         self,
         objective: MatchingObjective,
         images: torch.Tensor,
@@ -156,7 +478,7 @@ class _Block:
         """
         images = images.requires_grad_()
         features, _ = objective.embed(
-            augmented(images, target.augmentation, self.group),
+            augment(images, target.augmentation, self.group),
             self.owner,
             None if statistics is None else statistics[self.clients],
             self.clients.stop - self.clients.start,
@@ -164,8 +486,8 @@ class _Block:
         padded = features.new_zeros(self.weights.numel(), features.shape[1])
         padded = padded.index_copy(0, self.slots, features).view(*self.weights.shape, -1)
         loss = objective.losses(target.features[self.groups], padded, self.weights)
-        (slope,) = torch.autograd.grad(loss.sum(), [images])
-        return slope, loss.detach()
+        (gradient,) = torch.autograd.grad(loss.sum(), [images])
+        return gradient, loss.detach()
 
 
 def blocks_of(objective: MatchingObjective, group: torch.Tensor) -> list[_Block]:
@@ -197,3 +519,89 @@ def clip_by_client(gradient: torch.Tensor, owner: torch.Tensor, clients: int, bo
     squares = gradient.new_zeros(clients).index_add_(0, owner, gradient.square().sum((1, 2, 3)))
     scale = (bound / (squares.sqrt() + 1e-6)).clamp(max=1.0)
     gradient.mul_(scale[owner].view(-1, 1, 1, 1))
+
+
+class ImageOptimiser:
+    """The optimiser of condensed images (M, C, H, W), with their groups and owners (M,), and when a
+    client has done enough.
+
+    GDD-FL states SGD and 300 epochs, FedVCK only a range of rates; SGD is its code's. With the exact
+    gradient of the linear kernel (`estimator="expectation"`) there is no noise of batches, so that
+    fewer, larger steps may reach the same loss, as long as they do not diverge:
+
+    * "sgd": as in GDD-FL.
+    * "scaled": SGD whose step is multiplied by the images of the group. The loss compares their
+      mean, so the gradient for one of m images is 1 / m of that for the mean; with this factor the
+      mean moves equally far in groups of all sizes.
+    * "adam": Adam (Kingma and Ba 2015) with PyTorch's defaults; `image_momentum` is its beta_1.
+    """
+
+    def __init__(
+        self,
+        images: torch.Tensor,
+        group: torch.Tensor,
+        owner: torch.Tensor,
+        settings: Condensation,
+    ) -> None:
+        self.images, self.owner, self.factor = images, owner, settings.stop_factor
+        self.scale = None
+        if settings.image_optimiser == "scaled":
+            self.scale = torch.bincount(group)[group].to(images.dtype).view(-1, 1, 1, 1)
+        self.optimiser: torch.optim.Optimizer
+        rate, momentum = settings.image_lr, settings.image_momentum
+        if settings.image_optimiser == "adam":
+            self.optimiser = adam([images], rate, momentum)
+        else:
+            self.optimiser = torch.optim.SGD([images], lr=rate, momentum=momentum)
+        #: (M,) bool, images of clients that have stopped
+        self.stopped: torch.Tensor | None = None
+
+    def step(self) -> None:
+        """Update the images by their gradients, but for those of clients that stopped."""
+        if self.scale is not None:
+            assert self.images.grad is not None
+            self.images.grad.mul_(self.scale)
+        if self.stopped is None:
+            self.optimiser.step()
+            return
+        before = self.images.detach().clone()
+        self.optimiser.step()
+        self.images.copy_(torch.where(self.stopped[:, None, None, None], before, self.images))
+
+    def all_stopped(self, trace: torch.Tensor, owner: torch.Tensor) -> bool:
+        """Stop clients whose loss has fallen enough; return whether that are all. `trace` (steps, G)
+        are the losses so far, `owner` (G,) the groups' clients.
+        """
+        if self.factor is None or len(trace) % INTERVAL or len(trace) < 2 * INTERVAL:
+            return False
+        losses = client_losses(trace, owner, int(owner.max()) + 1)
+        enough = losses[:, -INTERVAL:].mean(1) <= losses[:, :INTERVAL].mean(1) / self.factor
+        stopped = enough[self.owner]
+        self.stopped = stopped if self.stopped is None else self.stopped | stopped
+        return bool(self.stopped.all())
+
+
+def client_losses(trace: torch.Tensor, owner: torch.Tensor, clients: int) -> torch.Tensor:
+    """Losses of each client, (K, steps), from those of its groups, (steps, G); `owner` (G,)."""
+    return trace.new_zeros(clients, len(trace)).index_add_(0, owner, trace.T)
+
+
+def milestones(iterations: int) -> list[int]:
+    """1, 2, 5, 10, 20, 50, ... up to the number of iterations, which is the last."""
+    steps = (digit * 10**power for power in range(len(str(iterations))) for digit in (1, 2, 5))
+    return [*(step for step in steps if step < iterations), iterations]
+
+
+def progress(
+    trace: torch.Tensor, owner: torch.Tensor, clients: int, iterations: int
+) -> torch.Tensor:
+    """Each client's loss at the milestones, (K, n): the mean over the second half of the steps that
+    lead to one, as draws of augmentations differ from step to step.
+
+    Args:
+        trace: (steps, G), the losses of all groups; steps after the last one repeat it.
+        owner: (G,), the groups' clients, of K.
+    """
+    losses = client_losses(trace, owner, clients)
+    losses = torch.cat([losses, losses[:, -1:].expand(-1, iterations - len(trace))], 1)
+    return torch.stack([losses[:, s // 2 : s].mean(1) for s in milestones(iterations)], 1)

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from core.checks import number, on_or_off, whole
 from core.condensation.augment import Augmentation, augment
-from core.condensation.objective import Draws, RealData, strategy
+from core.condensation.engine import Draws, RealData, strategy
 from core.models import initialise
 from core.progress import counted
 from core.rng import Rng
@@ -85,8 +85,8 @@ class GradientProblem:
             for name, value in self.network.named_parameters()
         }
 
-    def augmentation(self, *purpose: str | int) -> Augmentation:
-        """One draw per group."""
+    def augmentation(self, *purpose: str | int) -> Augmentation | None:
+        """One draw per group, or None."""
         return self.draws.augmentation(
             self.settings.augmentation, self.real.images.shape[-1], *purpose
         )
@@ -100,7 +100,11 @@ class GradientProblem:
         )
 
     def gradients(
-        self, weights: Tensors, images: torch.Tensor, augmentation: Augmentation, groups: slice
+        self,
+        weights: Tensors,
+        images: torch.Tensor,
+        augmentation: Augmentation | None,
+        groups: slice,
     ) -> dict[str, torch.Tensor]:
         """Gradients (g, ...) by name, of images (g, n, C, H, W), each group by its client's weights
         (K, ...).
@@ -204,7 +208,11 @@ def _image_gradient(
 
 @torch.no_grad()
 def _real_gradients(
-    problem: GradientProblem, weights: Tensors, augmentation: Augmentation, step: int, match: int
+    problem: GradientProblem,
+    weights: Tensors,
+    augmentation: Augmentation | None,
+    step: int,
+    match: int,
 ) -> dict[str, torch.Tensor]:
     """grad L(T_c) of a fresh batch of every group, (G, ...) by name."""
     real, settings = problem.real, problem.settings

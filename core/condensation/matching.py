@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-
 import torch
 
 from core.errors import unknown
@@ -13,9 +10,6 @@ from core.models.tensors import at_least_float32
 KERNELS = ("linear", "gaussian")
 #: widths of the Gaussian kernel, as multiples of the bandwidth (M3D, and FedVCK's released code)
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
-#: a matching loss: from real features (G, n, D), condensed ones (G, m, D) and the weights of these,
-#: (G, m), to one number per group, (G,)
-Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def mmd(
@@ -91,25 +85,3 @@ def gaussian_mmd(x: torch.Tensor, y: torch.Tensor, shares: torch.Tensor) -> torc
     width = _not_zero(total / _not_zero(count * (count - 1)))[..., None, None]
     kernel = sum(torch.exp(-distances / (width * multiple)) for multiple in MULTIPLES)
     return torch.einsum("...i,...ij,...j->...", signed, kernel, signed)
-
-
-@functools.cache
-def kernel_loss(kernel: str) -> Loss:
-    """The matching loss of a kernel: `mmd` of each group."""
-    return lambda real, condensed, weights: mmd(real, condensed, kernel, weights)
-
-
-@functools.cache
-def compares_means(loss: Loss) -> bool:
-    """Return whether the gradient of a loss for condensed features depends on the real ones by their
-    mean alone, which is all that an exact expectation gives. It is tried on an example.
-    """
-    draws = torch.Generator().manual_seed(0)
-    real, condensed = (torch.randn(1, number, 4, generator=draws) for number in (5, 3))
-
-    def slope(compared: torch.Tensor) -> torch.Tensor:
-        at = condensed.clone().requires_grad_()
-        return torch.autograd.grad(loss(compared, at, at.new_ones(1, 3)).sum(), [at])[0]
-
-    with torch.enable_grad():
-        return torch.allclose(slope(real), slope(real.mean(1, keepdim=True)), rtol=1e-4, atol=1e-6)

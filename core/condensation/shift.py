@@ -24,9 +24,9 @@ from contextlib import ExitStack
 import attrs
 import torch
 
-from core.condensation.augment import Augmentation
+from core.condensation.augment import Augmentation, augment
+from core.condensation.engine import Draws, MatchingObjective
 from core.condensation.latent import LatentStatistics
-from core.condensation.objective import Draws, MatchingObjective, augmented
 from core.errors import InputError, unknown
 from core.models.tensors import at_least_float32
 from core.rng import Rng
@@ -118,16 +118,15 @@ class Shift:
     p: float
     layer: int
 
-    def change(self, maps: torch.Tensor, draws: Draws, step: int) -> torch.Tensor:
-        """U_p of the batches of groups, maps (g * B, C, H, W) with those of a group together, drawn
-        from each client's own stream.
+    def change(self, maps: torch.Tensor, groups: slice, draws: Draws, step: int) -> torch.Tensor:
+        """U_p of the batches of some groups, maps (g * B, C, H, W) with those of a group together,
+        drawn from each client's own stream.
         """
-        groups = sum(draws.sizes)
-        batches = maps.unflatten(0, (groups, -1))
+        batches = maps.unflatten(0, (groups.stop - groups.start, -1))
         batch, channels = batches.shape[1:3]
-        chosen = draws.uniform(1, "shifted", step) < self.p
-        noise = draws.normal(2 * batch * channels, "shift", step)
-        noise = noise.view(groups, 2, batch, channels).transpose(0, 1)
+        chosen = draws.uniform(1, "shifted", step)[groups] < self.p
+        noise = draws.normal(2 * batch * channels, "shift", step)[groups]
+        noise = noise.view(-1, 2, batch, channels).transpose(0, 1)
         changed = shifted(batches, noise, self.form)
         return torch.where(chosen[..., None, None, None], changed, batches).flatten(0, 1)
 
@@ -144,33 +143,37 @@ class ShiftedMatching(MatchingObjective):
     shift: Shift = attrs.field(default=Shift("dsu", 0.5, 0))
 
     def block(
-        self, rows: torch.Tensor, clients: slice, step: int, augmentation: Augmentation | None
+        self,
+        rows: torch.Tensor,
+        clients: slice,
+        groups: slice,
+        step: int,
+        augmentation: Augmentation | None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
         """psi(A_c(x)) and psi(A_c(U_p(x))) side by side, (g * B, 2D), of the batches of some
         groups.
         """
-        plain, used = super().block(rows, clients, step, augmentation)
-        group = self.real.group[rows.flatten()]
-        draws, layer = self.draws.of(clients), self.shift.layer
+        plain, used = super().block(rows, clients, groups, step, augmentation)
+        group, layer = self.real.group[rows.flatten()], self.shift.layer
         inputs = self.prepare(self.real.images[rows.flatten()])
         if layer == 0:
-            inputs = self.shift.change(inputs, draws, step)
-        inputs = augmented(inputs, augmentation, group)
+            inputs = self.shift.change(inputs, groups, self.draws, step)
+        inputs = augment(inputs, augmentation, group)
         with ExitStack() as stack:
             if layer:
                 network_block = self.encoder.model.get_submodule(f"blocks.{layer - 1}")
                 hook = network_block.register_forward_hook(
-                    lambda module, given, maps: self.shift.change(maps, draws, step)
+                    lambda module, given, maps: self.shift.change(maps, groups, self.draws, step)
                 )
                 stack.callback(hook.remove)
             owner = self.real.owner[group] - clients.start
-            moved, _ = self.embed(inputs, owner, None, clients.stop - clients.start)
-        return torch.cat([plain, moved], 1), used
+            changed, _ = self.embed(inputs, owner, None, clients.stop - clients.start)
+        return torch.cat([plain, changed], 1), used
 
     def losses(
         self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
         """L_U + L_{S,T} of every group, (G,): line 9 to 11 of Algorithm 1."""
-        plain, moved = target.chunk(2, -1)
+        plain, changed = target.chunk(2, -1)
         # L_{S,T} = || O_c^T - O_c^S ||^2, L_U = || O_c^U - O_c^S ||^2
-        return self.loss(moved, features, weights) + self.loss(plain, features, weights)
+        return super().losses(changed, features, weights) + super().losses(plain, features, weights)

@@ -13,8 +13,8 @@ from torch import nn
 
 from core import models, server
 from core.checks import number, part, whole
-from core.condensation import augment, draw_augmentation, initial_images, to_wire
-from core.condensation.objective import Condensation, RealData
+from core.condensation import augment, draw_augmentation, initial_images
+from core.condensation.engine import Condensation, RealData
 from core.data import Dataset
 from core.errors import Diverged
 from core.federation import Algorithm, Client, Field, Format, Message, State, Task
@@ -176,6 +176,21 @@ def images_format(data: Dataset, least: int, most: int, wire: str = "uint8") -> 
         "images": rows((None, data.channels, data.size, data.size), WIRE[wire]),
         "labels": rows((None,), torch.uint8, low=0, high=data.num_classes - 1),
     }
+
+
+def to_wire(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
+    """Normalised float images (N, C, H, W) as uint8: the nearest grey level, and 0 or 255 beyond
+    the range.
+
+    `mean` and `std` are those of the data set, per channel, of pixels scaled to [0, 1]. An image
+    that lies in the range comes back, by `Dataset.normalise`, within half a grey level.
+    """
+    scale, shift = (
+        torch.tensor(values, dtype=images.dtype, device=images.device).view(1, -1, 1, 1)
+        for values in (std, mean)
+    )
+    levels = (images * scale + shift) * 255
+    return levels.round().clamp(0, 255).to(torch.uint8)
 
 
 def encode(images: torch.Tensor, dataset: Dataset, wire: str) -> torch.Tensor:

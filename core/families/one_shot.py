@@ -30,8 +30,8 @@ from torch import nn
 
 from core import metrics, server
 from core.checks import beta_1, number, on_or_off, one_of, whole
-from core.condensation.initial import KINDS
-from core.condensation.objective import RealData, strategy
+from core.condensation.engine import RealData, strategy
+from core.condensation.selection import STARTS
 from core.errors import InputError
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
@@ -69,7 +69,7 @@ class CondensingSettings(OneShotSettings):
 
     #: what condensed images start from: "noise", "real" images, or each from the mean of several
     #: ("real_average")
-    init: str = attrs.field(default="noise", validator=one_of("initialisation", *KINDS))
+    init: str = attrs.field(default="noise", validator=one_of("initialisation", *STARTS))
     #: iterations, each with another random network
     iterations: int = attrs.field(default=1000, validator=whole(1))
     image_lr: float = attrs.field(default=1.0, validator=number(0, above=True))

@@ -1,8 +1,6 @@
 """Computations of the server on the uploads of clients."""
 
-from core.server.aggregation import weighted_average
-from core.server.contrastive import Projector, relational_contrastive_loss
-from core.server.epochs import update_by_epochs
+from core.server.aggregation import Aggregation, combined, weighted_average
 from core.server.generator import (
     GeneratorTraining,
     Heads,
@@ -13,14 +11,18 @@ from core.server.generator import (
     label_shares,
     train_generator,
 )
-from core.server.prototypes import (
+from core.server.update import (
+    Contrast,
+    Projector,
+    ServerTraining,
     aggregate_prototypes,
     feature_prototypes,
     hard_negatives,
     logit_prototypes,
+    relational_contrastive_loss,
+    update_by_epochs,
+    update_model,
 )
-from core.server.robust import Aggregation, combined
-from core.server.update import Contrast, ServerTraining, update_model
 
 __all__ = [
     "Aggregation",

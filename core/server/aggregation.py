@@ -1,17 +1,39 @@
-"""Averages of what clients send."""
+"""Averages of uploads: by weights, and so that a few hostile clients cannot decide them.
+
+Coordinate-wise median and trimmed mean: Yin, Chen, Ramchandran, Bartlett. Byzantine-Robust
+Distributed Learning: Towards Optimal Statistical Rates. ICML 2018, Definitions 1 and 2. Norm
+clipping: Sun, Kairouz, Suresh, McMahan. Can You Really Backdoor Federated Learning? 2019, Section
+4; the bound is the median of the norms of the round, so that it need not be chosen.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+import attrs
 import torch
 
+from core.checks import number, one_of
 from core.errors import InputError
 
+RULES = ("mean", "median", "trimmed_mean", "norm_clipping")
+Named = Mapping[str, torch.Tensor]
 
-def weighted_average(
-    uploads: Sequence[Mapping[str, torch.Tensor]], weights: Sequence[float]
-) -> dict[str, torch.Tensor]:
+
+@attrs.frozen(kw_only=True, slots=False)
+class Aggregation:
+    """Hyper-parameters of the aggregation of models."""
+
+    #: "mean": by numbers of samples, as the methods have it; "median" and "trimmed_mean": of each
+    #: number by itself, every client counting once; "norm_clipping": the mean of updates no longer
+    #: than the median one, and the median of running statistics
+    aggregation: str = attrs.field(default="mean", validator=one_of("aggregation", *RULES))
+    #: share of the clients that "trimmed_mean" leaves out at either end
+    trim: float = attrs.field(default=0.1, validator=number(0, 0.49))
+
+
+def weighted_average(uploads: Sequence[Named], weights: Sequence[float]) -> dict[str, torch.Tensor]:
     """The average of named tensors, sum_k w_k x_k / sum_k w_k (McMahan et al. 2017, Algorithm 1).
 
     Args:
@@ -38,3 +60,77 @@ def weighted_average(
             sum_.add_(upload[name], alpha=weight / total)
         average[name] = sum_.to(first.dtype)
     return average
+
+
+def combined(
+    uploads: Sequence[Named], samples: Sequence[float], start: Named, settings: Aggregation
+) -> dict[str, torch.Tensor]:
+    """The clients' tensors as one, by the rule of the settings.
+
+    Args:
+        uploads: one mapping per client, all with the same names and shapes.
+        samples: a weight per client, for the rules that have weights.
+        start: what the clients started from, by name; zeros where a name is missing.
+
+    Returns: tensors of the same names, in the dtype of the first upload. Raises InputError as
+    `weighted_average`.
+    """
+    if settings.aggregation == "mean":
+        return weighted_average(uploads, samples)
+    if settings.aggregation == "norm_clipping":
+        return _clipped_mean(uploads, samples, start)
+    trim = settings.trim if settings.aggregation == "trimmed_mean" else 0.5
+    return {
+        name: _trimmed(torch.stack([upload[name] for upload in uploads]), trim)
+        for name in uploads[0]
+    }
+
+
+def _trimmed(values: torch.Tensor, share: float) -> torch.Tensor:
+    """The mean of each number over clients, (K, ...) to (...), without the share of them, rounded
+    up, at either end; a half leaves the median.
+    """
+    clients = len(values)
+    cut = min(math.ceil(share * clients - 1e-9), (clients - 1) // 2)
+    middle = values.sort(0).values[cut : clients - cut]
+    return middle.to(torch.promote_types(values.dtype, torch.float32)).mean(0).to(values.dtype)
+
+
+def _clipped_mean(
+    uploads: Sequence[Named], samples: Sequence[float], start: Named
+) -> dict[str, torch.Tensor]:
+    """x + sum_k n_k/n d_k min(1, M / ||d_k||), where d_k = x_k - x and M is the median of the
+    norms.
+
+    What is sent beside a model, such as a control variate or a generator, is measured in units of
+    its own: each part (the first word of a name) has a norm and a median of its own. Running
+    statistics move much further than weights and would drown them in the norm. They are no update,
+    so their median is taken.
+    """
+    result, parts = {}, dict[str, list[str]]()
+    for name in uploads[0]:
+        if name.startswith("buffers/") or "/buffers/" in name:
+            result[name] = _trimmed(torch.stack([upload[name] for upload in uploads]), 0.5)
+        else:
+            parts.setdefault(name.split("/", 1)[0], []).append(name)
+    for names in parts.values():
+        result |= _clipped_part(uploads, samples, start, names)
+    return result
+
+
+def _clipped_part(
+    uploads: Sequence[Named], samples: Sequence[float], start: Named, names: Sequence[str]
+) -> dict[str, torch.Tensor]:
+    """`_clipped_mean` of the tensors of these names, by one norm."""
+    origin = {name: start.get(name, torch.zeros_like(uploads[0][name])) for name in names}
+    moves = [{name: upload[name] - origin[name] for name in names} for upload in uploads]
+    norms = torch.stack(
+        [torch.cat([d.double().flatten() for d in move.values()]).norm() for move in moves]
+    )
+    factors = (norms.quantile(0.5) / norms.clamp(min=1e-30)).clamp(max=1).tolist()
+    shortened = [
+        {name: d * factor for name, d in move.items()}
+        for move, factor in zip(moves, factors, strict=True)
+    ]
+    mean = weighted_average(shortened, samples)
+    return {name: origin[name] + value for name, value in mean.items()}

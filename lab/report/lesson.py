@@ -14,11 +14,12 @@ from torch import nn
 import lab
 from core import algorithms, distillation
 from core.algorithms.fediod.teachers import teachers, train_teacher
-from core.condensation import LatentEncoder, engine, initial_images, to_wire
+from core.condensation import LatentEncoder, engine, initial_images
+from core.condensation.engine import Condensation, Draws, MatchingObjective, RealData
 from core.condensation.latent import Normalisation, Separate
-from core.condensation.objective import Condensation, Draws, MatchingObjective, RealData
 from core.data import partition
 from core.errors import InputError, brief, unknown
+from core.families.condensing import to_wire
 from core.federation import (
     Client,
     LocalTraining,

@@ -12,8 +12,8 @@ from core import algorithms
 from core.baselines import desa as module
 from core.baselines.desa import anchors, anchors_format, collect, redraw, supervised_contrastive
 from core.condensation import LatentEncoder, draw
+from core.condensation.engine import Draws
 from core.condensation.latent import Separate
-from core.condensation.objective import Draws
 from core.families import condensing
 from core.federation import Ledger, Message, UploadError, pack, validate_uploads
 from core.rng import Rng

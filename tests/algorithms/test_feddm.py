@@ -9,8 +9,7 @@ import torch
 from core import algorithms
 from core.baselines.feddm import disturbance
 from core.condensation import LatentEncoder, draw
-from core.condensation.engine import condense, condensed_counts
-from core.condensation.objective import Condensation, Draws, RealData
+from core.condensation.engine import Condensation, Draws, RealData, condense, condensed_counts
 from core.families import condensing
 from core.federation import pack
 from core.rng import Rng

@@ -9,8 +9,7 @@ import torch
 
 from core import algorithms
 from core.algorithms import fedvck as fedvck_module
-from core.condensation.engine import condensed_counts
-from core.condensation.objective import Condensation
+from core.condensation.engine import Condensation, condensed_counts
 from core.data import Dataset, Split
 from core.errors import InputError
 from core.families import condensing
@@ -234,7 +233,7 @@ def test_the_running_average_begins_with_the_statistics_of_the_model(task, clien
     objective = fedvck(statistics="running").matching_objective(
         task, model, real, [Rng(k) for k in range(3)]
     )
-    for mean in objective.normalisation.start.means[0]:
+    for mean in objective.normalisation.start.layers[0][0]:
         torch.testing.assert_close(mean, model.blocks[0].norm.running_mean)
 
 

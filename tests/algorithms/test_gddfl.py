@@ -57,10 +57,11 @@ def test_both_networks_are_drawn_anew_where_they_are_fresh(task):
     objective = algorithm.matching_objective(task, real, Rng(7), [Rng(1), Rng(2)])
     for number in (1, 4):
         objective.resample(number)
-        for encoder, name in ((objective.encoder, "network"), (objective.encoder.second, "second")):
+        both = objective.encoder.model
+        for network, name in ((both.first, "network"), (both.second, "second")):
             drawn = algorithm.settings.encoder(task, Rng(0))
             initialise(drawn, Rng(7).at(name, number))
-            assert torch.equal(encoder.model.classifier.weight, drawn.classifier.weight)
+            assert torch.equal(network.classifier.weight, drawn.classifier.weight)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,7 @@ def test_two_fixed_networks_match_the_mean_of_their_logits():
     real, _ = gather([few], [Rng(3)])
     networks = Rng(5)
     objective = algorithm.matching_objective(task, real, networks, [Rng(3)])
+    both = objective.encoder.model.first, objective.encoder.model.second
     shape = (2, 1, *task.dataset.train.images.shape[1:])
     # from a start of its own: where a rectifier is within rounding of its edge, a step of 50 tells
     start = torch.randn(shape, generator=Rng(1).generator())
@@ -126,15 +128,12 @@ def test_two_fixed_networks_match_the_mean_of_their_logits():
             made = images[group].clone().requires_grad_()
             true = task.inputs(few.images[few.labels == label])
             loss = sum(
-                (encoder.model(true).mean(0) - encoder.model(made).mean(0)).square().sum()
-                for encoder in (objective.encoder, objective.encoder.second)
+                (network(true).mean(0) - network(made).mean(0)).square().sum() for network in both
             )
             images[group] -= 50.0 * torch.autograd.grad(loss, made)[0]
     assert (found - start).abs().max() > 0.01
     torch.testing.assert_close(found, images, rtol=1e-4, atol=1e-4)
-    assert not torch.equal(
-        objective.encoder.model.classifier.weight, objective.encoder.second.model.classifier.weight
-    )
+    assert not torch.equal(both[0].classifier.weight, both[1].classifier.weight)
 
 
 def test_a_constant_augmentation_is_one_for_all(task):

@@ -4,7 +4,7 @@ import attrs
 import pytest
 import torch
 
-from core.server.robust import Aggregation
+from core.server.aggregation import Aggregation
 from tests.algorithms.subjects import crowd, subjects
 
 SUBJECTS = subjects()

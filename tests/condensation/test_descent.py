@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from core.condensation.descent import INTERVAL, ImageOptimiser, milestones, progress
-from core.condensation.objective import Condensation
+from core.condensation.engine import INTERVAL, Condensation, ImageOptimiser, milestones, progress
 from core.rng import Rng
 
 #: three groups of two clients

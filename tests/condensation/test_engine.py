@@ -10,12 +10,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.condensation import LatentEncoder, LatentStatistics, augment
-from core.condensation import objective as objective_module
-from core.condensation.engine import REAL_SIDES, condense, condensed_counts
+from core.baselines.feddm import FeaturesAndLogits
+from core.condensation import LatentEncoder, LatentStatistics, augment, engine
+from core.condensation.engine import (
+    REAL_SIDES,
+    Condensation,
+    Draws,
+    MatchingObjective,
+    condense,
+    condensed_counts,
+)
 from core.condensation.latent import Normalisation, RunningAverage, Separate
-from core.condensation.logits import FeaturesAndLogits
-from core.condensation.objective import Condensation, Draws, MatchingObjective
 from core.errors import InputError
 from core.rng import Rng
 from tests.condensation.two_clients import (
@@ -48,9 +53,9 @@ from tests.condensation.two_clients import (
 def test_three_steps_of_condensation_in_float64(options):
     """Momentum 0.5, gradient of the sum over classes by autograd in float64, statistics by hand."""
     options, model, averages = dict(options), network(), None
-    encoder = (FeaturesAndLogits if options.pop("logits", False) else LatentEncoder)(model)
+    encoder = LatentEncoder(FeaturesAndLogits(model) if options.pop("logits", False) else model)
     if options.pop("resampled", False):
-        weight = encoder.model.blocks[0].conv.weight
+        weight = encoder.model.network.blocks[0].conv.weight
         centre, direction = weight.clone(), torch.randn(weight.shape, generator=Rng(8).generator())
         encoder.resample = lambda step: weight.copy_(centre + 0.2 * step * direction)
     if options.pop("running", False):
@@ -168,7 +173,7 @@ def test_a_client_that_stops_early_has_the_images_that_it_has_alone(kind):
 def test_images_do_not_depend_on_how_many_are_embedded_at_once(monkeypatch, changes):
     results = []
     for most in (1, 10**6):
-        monkeypatch.setattr(objective_module, "at_once", lambda images, most=most: most)
+        monkeypatch.setattr(engine, "at_once", lambda images, most=most: most)
         results.append(condense(make(iterations=4, **changes), noise(), GROUP))
     (images, losses), (together, traced) = results
     assert (together - noise()).abs().max() > 1e-3
@@ -177,7 +182,7 @@ def test_images_do_not_depend_on_how_many_are_embedded_at_once(monkeypatch, chan
 
 
 def test_blocks_hold_as_many_clients_as_fit(monkeypatch):
-    monkeypatch.setattr(objective_module, "at_once", lambda images: 20)
+    monkeypatch.setattr(engine, "at_once", lambda images: 20)
     owner = torch.repeat_interleave(torch.tensor([1, 2, 1, 3, 9, 1]))
     objective = attrs.evolve(make(), draws=Draws([Rng(0)] * 6, owner))
 
@@ -204,9 +209,9 @@ def test_watching_changes_nothing_and_sees_every_step():
 
 
 def close(statistics, wanted, client):
-    for mean, variance, layer in zip(statistics.means, statistics.variances, wanted, strict=True):
-        for value, other in zip((mean, variance), layer, strict=True):
-            torch.testing.assert_close(value[client].double(), other, rtol=1e-4, atol=1e-5)
+    for layer, (mean, variance) in zip(statistics.layers, wanted, strict=True):
+        both = torch.stack([mean, variance])
+        torch.testing.assert_close(layer[:, client].double(), both, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("augmentation", ["none", AUGMENTATION])
@@ -316,49 +321,6 @@ def test_only_statistics_that_are_not_given_need_a_batch(norm, batches, monkeypa
     if norm == "fixed":
         expected = model.eval().embed(prepare(objective.real.images))
         torch.testing.assert_close(target.features, expected, rtol=1e-4, atol=1e-5)
-
-
-# --- losses of one's own
-
-
-def energy(real, condensed, weights):
-    """2 E|x - y| - E|y - y'| - E|x - x'| of every group."""
-    share = weights / weights.sum(-1, keepdim=True)
-
-    def between(a, p, b, q):
-        distances = (a[..., :, None, :] - b[..., None, :, :]).square().sum(-1).add(1e-12).sqrt()
-        return torch.einsum("gi,gij,gj->g", p, distances, q)
-
-    even = torch.full(real.shape[:-1], 1 / real.shape[-2])
-    cross = between(real, even, condensed, share)
-    return 2 * cross - between(real, even, real, even) - between(condensed, share, condensed, share)
-
-
-@pytest.mark.parametrize("estimator", ["minibatch", "feature_bank"])
-def test_a_loss_is_one_function(estimator):
-    objective = make(loss=energy, estimator=estimator, iterations=60, real_batch=20, image_lr=3.0)
-    _, trace = condense(objective, noise(), GROUP)
-    target = REAL_SIDES[estimator](objective)(0)
-    made, _ = objective.embed(noise(), objective.real.owner[GROUP], target.statistics)
-    for g in range(4):
-        mine = made[g == GROUP][None]
-        one = energy(target.features[g][None], mine, torch.ones(mine.shape[:2]))
-        torch.testing.assert_close(trace[0, g], one[0], rtol=1e-4, atol=1e-5)
-    assert (trace[-5:].mean(0) < trace[:5].mean(0)).all()
-
-
-def test_an_exact_expectation_is_refused_for_a_loss_of_more_than_means():
-    for changes in ({"kernel": "gaussian"}, {"loss": energy}):
-        with pytest.raises(InputError, match="mean features"):
-            make(estimator="expectation", **changes)
-
-    def of_means(real, condensed, weights):
-        mean = (condensed * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
-        return (real.mean(1) - mean).abs().sum(-1)
-
-    objective = make(loss=of_means, estimator="expectation", image_lr=0.1, iterations=20)
-    trace = condense(objective, noise(), GROUP)[1]
-    assert (trace[-1] < trace[0]).all()
 
 
 # --- settings

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from core import models
 from core.condensation import augment, draw, gradient
+from core.condensation.engine import Draws, RealData
 from core.condensation.gradient import (
     EPS,
     GradientMatching,
@@ -21,7 +22,6 @@ from core.condensation.gradient import (
     gradient_distance,
     match_gradients,
 )
-from core.condensation.objective import Draws, RealData
 from core.errors import InputError
 from core.rng import Rng
 

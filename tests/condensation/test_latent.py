@@ -50,14 +50,8 @@ def test_one_group_is_train_mode_and_leaves_the_model_alone(name, options):
         assert torch.equal(value, before[key])
     trained = copy.deepcopy(model).train()
     torch.testing.assert_close(features, trained.embed(images), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(
-        encoder.logits(features), copy.deepcopy(model).train()(images), rtol=1e-4, atol=1e-4
-    )
-    assert (
-        len(statistics.means)
-        == sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
-        > 0
-    )
+    norms = sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
+    assert len(statistics.layers) == norms > 0
 
 
 @pytest.mark.parametrize(("name", "options"), NETWORKS)
@@ -75,12 +69,11 @@ def test_statistics_are_those_that_reach_the_running_ones(name, options):
             lambda layer, inputs, _: counts.update({layer: inputs[0].numel() / inputs[0].shape[1]})
         )
     model.train().embed(images)
-    for mean, variance, layer in zip(statistics.means, statistics.variances, norms, strict=True):
+    for (mean, variance), layer in zip(statistics.layers, norms, strict=True):
         assert mean.shape == (1, layer.num_features)
         torch.testing.assert_close(mean[0], layer.running_mean, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(
-            variance[0], layer.running_var * (1 - 1 / counts[layer]), rtol=1e-3, atol=1e-4
-        )
+        biased = layer.running_var * (1 - 1 / counts[layer])
+        torch.testing.assert_close(variance[0], biased, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "options"), NETWORKS)
@@ -106,14 +99,12 @@ def test_groups_in_one_batch_are_as_if_alone(name, options):
         rows = group == g
         alone, own = encoder(images[rows], zeros(images[rows]))
         torch.testing.assert_close(features[rows], alone, rtol=1e-4, atol=1e-4)
-        for together, single in zip(
-            statistics.means + statistics.variances, own.means + own.variances, strict=True
-        ):
-            torch.testing.assert_close(together[g], single[0], rtol=1e-4, atol=1e-5)
+        for together, single in zip(statistics.layers, own.layers, strict=True):
+            torch.testing.assert_close(together[:, g], single[:, 0], rtol=1e-4, atol=1e-5)
         if (index == g).any():
             fixed, _ = encoder(others[index == g], zeros(others[index == g]), own)
             torch.testing.assert_close(embedded[index == g], fixed, rtol=1e-4, atol=1e-4)
-    assert all(torch.isfinite(value).all() for value in statistics.means + statistics.variances)
+    assert all(layer.isfinite().all() for layer in statistics.layers)
 
 
 def test_moments_equal_numpy():
@@ -142,11 +133,7 @@ def test_gradients_equal_finite_differences(fixed):
     model = network(size=8, channels=1, width=2, depth=1).double()
     images, group = pictures(4, 8, 1).double().requires_grad_(), torch.tensor([0, 1, 0, 1])
     encoder = LatentEncoder(model)
-    given = (
-        LatentStatistics((torch.rand(2, 2).double(),), (torch.rand(2, 2).double() + 0.5,))
-        if fixed
-        else None
-    )
+    given = LatentStatistics((torch.rand(2, 2, 2).double() + 0.5,)) if fixed else None
     torch.autograd.gradcheck(
         lambda x: encoder(x, group, given, 2)[0].square().sum(), (images,), atol=1e-5
     )
@@ -156,11 +143,11 @@ def test_only_images_take_gradients_and_constant_images_finite_ones():
     encoder, images = LatentEncoder(network(width=8)), torch.zeros(3, 3, 16, 16, requires_grad=True)
     assert not any(value.requires_grad for value in encoder.parameters())
     features, statistics = encoder(images, zeros(images))
-    assert statistics.means[0].requires_grad
+    assert statistics.layers[0].requires_grad
     features.sum().backward()
     assert torch.isfinite(images.grad).all()
     with torch.no_grad():
-        assert not encoder(images, zeros(images))[1].means[0].requires_grad
+        assert not encoder(images, zeros(images))[1].layers[0].requires_grad
 
 
 @pytest.mark.parametrize("norm", ["instance", "none"])
@@ -168,7 +155,7 @@ def test_networks_without_batch_normalisation_stay_as_they_are(norm):
     model, images = network(width=8, norm=norm), pictures(3)
     encoder = LatentEncoder(model)
     features, statistics = encoder(images, zeros(images))
-    assert not statistics.means
+    assert not statistics.layers
     torch.testing.assert_close(features, model.embed(images))
     again, _ = encoder(
         images, zeros(images), LatentStatistics.concatenate([statistics, statistics])
@@ -180,13 +167,11 @@ def test_statistics_stay_float32_under_autocast():
     encoder, images = LatentEncoder(network(width=8)), pictures(8)
     _, exact = encoder(images, zeros(images))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        features, found = encoder(images, zeros(images))
+        features, rounded = encoder(images, zeros(images))
     assert features.dtype == torch.bfloat16
-    for one, other in zip(
-        exact.means + exact.variances, found.means + found.variances, strict=True
-    ):
-        assert other.dtype == torch.float32
-        torch.testing.assert_close(one, other, rtol=0.03, atol=0.02)
+    for expected, layer in zip(exact.layers, rounded.layers, strict=True):
+        assert layer.dtype == torch.float32
+        torch.testing.assert_close(expected, layer, rtol=0.03, atol=0.02)
 
 
 def test_channels_last_is_kept():
@@ -206,17 +191,14 @@ def test_channels_last_is_kept():
 
 
 def test_rows_are_chosen_put_together_and_blended():
-    a = LatentStatistics((torch.tensor([[1.0], [2.0]]),), (torch.tensor([[3.0], [4.0]]),))
-    b = LatentStatistics((torch.tensor([[5.0]]),), (torch.tensor([[6.0]]),))
+    a = LatentStatistics((torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]]),))
+    b = LatentStatistics((torch.tensor([[[5.0]], [[6.0]]]),))
     both = LatentStatistics.concatenate([a, b])
-    assert both.means[0].flatten().tolist() == [1, 2, 5] and both.variances[
-        0
-    ].flatten().tolist() == [3, 4, 6]
+    assert both.layers[0].squeeze(2).tolist() == [[1, 2, 5], [3, 4, 6]]
     chosen = both[torch.tensor([2, 0, 0])]
-    assert chosen.means[0].flatten().tolist() == [5, 1, 1] and chosen.variances[
-        0
-    ].flatten().tolist() == [6, 3, 3]
-    torch.testing.assert_close(b.blend(chosen[1:2], 0.1).means[0], torch.tensor([[4.6]]))
+    assert chosen.layers[0].squeeze(2).tolist() == [[5, 1, 1], [6, 3, 3]]
+    blended = b.blend(chosen[1:2], 0.1).layers[0]
+    torch.testing.assert_close(blended, torch.tensor([[[4.6]], [[5.7]]]))
 
 
 def test_a_model_without_running_statistics_has_none_to_give():

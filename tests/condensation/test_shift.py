@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from core import models
 from core.condensation import LatentEncoder, augment
-from core.condensation.engine import condense
+from core.condensation.engine import Condensation, Draws, MatchingObjective, RealData, condense
 from core.condensation.latent import Separate
-from core.condensation.objective import Condensation, Draws, MatchingObjective, RealData
 from core.condensation.shift import (
     EPS,
     FORMS,

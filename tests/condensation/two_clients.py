@@ -7,9 +7,10 @@ import torch
 from torch.nn import functional as F
 
 from core import models
+from core.baselines.feddm import FeaturesAndLogits
 from core.condensation import LatentEncoder
+from core.condensation.engine import Condensation, Draws, MatchingObjective, RealData
 from core.condensation.latent import Separate
-from core.condensation.objective import Condensation, Draws, MatchingObjective, RealData
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
@@ -72,8 +73,10 @@ def embed64(objective, images, statistics=None):
     """Features in float64, layer by layer, and the statistics (mean, variance) of every
     normalisation (Eq. 4).
     """
-    used = []
-    for position, block in enumerate(objective.encoder.model.blocks):
+    used, model = [], objective.encoder.model
+    both = isinstance(model, FeaturesAndLogits)
+    model = model.network if both else model
+    for position, block in enumerate(model.blocks):
         images = F.conv2d(images, block.conv.weight.double(), block.conv.bias.double(), padding=1)
         own = images.mean((0, 2, 3)), images.var((0, 2, 3), unbiased=False)
         used.append(statistics[position] if statistics else own)
@@ -84,8 +87,8 @@ def embed64(objective, images, statistics=None):
         images = (images - mean) / (variance + block.norm.eps).sqrt() * scale + shift
         images = F.avg_pool2d(images.relu(), 2)
     features = images.flatten(1)
-    if type(objective.encoder) is not LatentEncoder:  # features and logits
-        head = objective.encoder.model.classifier
+    if both:
+        head = model.classifier
         features = torch.cat([features, features @ head.weight.double().T + head.bias.double()], 1)
     return features, used
 

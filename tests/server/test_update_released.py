@@ -44,6 +44,7 @@ def test_released_settings_with_classes_that_are_missing_stay_finite_and_lower_t
         fade=0.1,
         negatives=hard_negatives(logits, 5, own="forced"),
         form="released",
+        similarity="cosine",
         projector_training="accumulated",
     )
 
@@ -60,7 +61,8 @@ def test_released_settings_with_classes_that_are_missing_stay_finite_and_lower_t
                     contrast.negatives,
                     0.1,
                     "released",
-                    present=present,
+                    "cosine",
+                    present,
                 ).item(),
             )
 
@@ -126,6 +128,7 @@ def test_the_released_step_written_out(contrastive):
         weight=0.3,
         negatives=torch.tensor([[0, 1, 2]] * 3),
         form="released",
+        similarity="cosine",
         projector_training="accumulated",
     )
     update_model(
@@ -162,6 +165,7 @@ def faded(
         weight=weight or 0.0,
         fade=fade,
         form="released",
+        similarity="cosine",
     )
     update_model(
         model,

@@ -10,7 +10,7 @@ import pytest
 
 import core.federation
 from core.condensation import engine
-from core.condensation.objective import MatchingObjective
+from core.condensation.engine import MatchingObjective
 from core.server import update_model
 from lab.report import source
 from lab.report.listing import WIDTH, text_of
