@@ -113,7 +113,7 @@ def lay_out(executed: list[Path]) -> None:
         Path("_toc.yml"): (ROOT / "_toc.yml").read_bytes(),
     }
     prose = [path for path in map(source, pages()) if path.suffix == ".md"]
-    for path in [*prose, ROOT / "CONTRIBUTING.md"]:
+    for path in prose:
         text = page_text(path.read_text(encoding="utf-8"), settings["repository"]["url"])
         wanted[path.relative_to(ROOT)] = text.encode()
     for path in [*ROOT.glob("book/*.bib"), *ROOT.glob("book/_static/*")]:
