@@ -30,12 +30,11 @@ example_hits = 0.5
 example_alarms = 0.2
 
 # %% tags=["hide-input"]
+import numpy as np
 import pandas as pd
 from IPython.display import display
 
 from core.checks import check_number
-from core.data import isic
-from core.metrics import averaging
 from lab.report import table_frame
 from lab.report.texts import Markdown
 
@@ -48,7 +47,7 @@ from lab.report.texts import Markdown
 # %% tags=["hide-input"]
 check_number("example_hits", example_hits, 0, 1)
 check_number("example_alarms", example_alarms, 0, 1)
-images, malignant = isic.OFFICIAL
+images, malignant = 33_126, 584  # of ISIC 2020
 tested = 3_314  # Section 3.1
 positives = round(tested * malignant / images)
 negatives = tested - positives
@@ -68,7 +67,13 @@ each = pd.DataFrame(
         },
     }
 )
-each["F1"] = averaging.harmonic_mean(each["precision"], each["recall"])
+
+
+def harmonic_mean(precision, recall):
+    return 2 * precision * recall / (precision + recall)
+
+
+each["F1"] = harmonic_mean(each["precision"], each["recall"])
 measures = ["precision", "recall", "F1"]
 weights = each["images"] / each["images"].sum()
 means = {
@@ -92,7 +97,7 @@ benign = pd.Series(
         "auc": 50,
         "precision": 100 * constant**2,
         "recall": 100 * constant,
-        "f1": 100 * averaging.harmonic_mean(constant**2, constant),
+        "f1": 100 * harmonic_mean(constant**2, constant),
     }
 )
 pd.DataFrame(
@@ -124,26 +129,73 @@ pd.DataFrame(
 # since these are the AUCs when all other pairs are in the wrong, and in the right, order.
 
 # %% tags=["hide-input"]
+# the share that the measures of melanoma have in each mean
+shares = {
+    "binary": 1,
+    "negative": 0,
+    "macro": 1 / 2,
+    "weighted": positives / tested,
+    "micro": positives / tested,  # its recall is the weighted one
+}
+
+
+def nearest(name, precision, recall):
+    """The table of hits and false alarms with this recall whose precision is
+    nearest. Counts are real numbers: a report is a mean over runs."""
+    share, grid = shares[name], np.linspace(0, 1, 2_000_001)
+    if share == 1:
+        hits, alarms = np.full_like(grid, recall * positives), grid * negatives
+    else:
+        hits = grid * positives
+        rejected = (recall - share * grid) / (1 - share)
+        alarms = (1 - rejected) * negatives
+    possible = (alarms >= 0) & (alarms <= negatives)
+    hits, alarms = hits[possible], alarms[possible]
+    misses, rejections = positives - hits, negatives - alarms
+    with np.errstate(invalid="ignore"):  # a class that is never predicted
+        precisions = share * np.nan_to_num(hits / (hits + alarms)) + (
+            1 - share
+        ) * np.nan_to_num(rejections / (rejections + misses))
+    if name == "micro":
+        precisions = (hits + rejections) / tested
+    best = np.abs(precisions - precision).argmin()
+    hits, alarms = hits[best], alarms[best]
+    misses, rejections = positives - hits, negatives - alarms
+    a, b = hits / positives, alarms / negatives
+    return {
+        "hits": hits,
+        "alarms": alarms,
+        "precision": precisions[best],
+        "f1": share * 2 * hits / (2 * hits + alarms + misses)
+        + (1 - share) * 2 * rejections / (2 * rejections + alarms + misses),
+        "auc": (a * (1 - b), 1 - (1 - a) * b),
+    }
+
+
+def fits(table, precision, auc):
+    """Whether a table gives what is printed, to half a unit of its last digit."""
+    low, high = table["auc"]
+    near = abs(table["precision"] - precision) <= 5e-5
+    return bool(near and low - 5e-5 <= auc <= high + 5e-5)
+
+
 printed = scores.assign(fraction=scores["printed"] / 100).pivot(
     index=["row", "column"], columns="metric", values="fraction"
 )
 top = printed.loc["Upper bound"].iloc[0]
 tries = {
-    name: averaging.fit(
-        name, top["precision"], top["recall"], positives, negatives
-    )
-    for name in averaging.AVERAGINGS
+    name: nearest(name, top["precision"], top["recall"]) for name in shares
 }
 pd.DataFrame(
     {
         name: {
-            "melanomas found": f"{found.hits:.0f} of {positives}",
-            "false alarms": f"{found.false_alarms:.0f}",
-            "precision (%)": f"{100 * found.precision:.2f}",
-            "AUC (%)": " to ".join(f"{100 * v:.1f}" for v in found.auc),
-            "fits": found.explains(top["precision"], top["auc"]),
+            "melanomas found": f"{table['hits']:.0f} of {positives}",
+            "false alarms": f"{table['alarms']:.0f}",
+            "precision (%)": f"{100 * table['precision']:.2f}",
+            "AUC (%)": " to ".join(f"{100 * v:.1f}" for v in table["auc"]),
+            "fits": fits(table, top["precision"], top["auc"]),
         }
-        for name, found in tries.items()
+        for name, table in tries.items()
     }
 ).T
 
@@ -154,9 +206,9 @@ Markdown(
     f"AUC {100 * top['auc']:.2f}. Fits: "
     + (
         ", ".join(
-            n
-            for n, f in tries.items()
-            if f.explains(top["precision"], top["auc"])
+            name
+            for name, table in tries.items()
+            if fits(table, top["precision"], top["auc"])
         )
         or "none"
     )
@@ -172,18 +224,18 @@ reading = {}
 for key in dict.fromkeys(zip(scores["row"], scores["column"], strict=True)):
     row = printed.loc[key]
     p, r = row["precision"], row["recall"]
-    found = averaging.fit("weighted", p, r, positives, negatives)
-    possible = averaging.possible_averagings(
-        p, r, row["auc"], positives, negatives
-    )
-    alarmed = found.hits + found.false_alarms
+    tables = {name: nearest(name, p, r) for name in shares}
+    table = tables["weighted"]
+    alarmed = table["hits"] + table["alarms"]
     reading[key] = {
-        "possible": ", ".join(possible),
-        "found": round(found.hits),
-        "false alarms": round(found.false_alarms),
-        "true alarms (%)": round(100 * found.hits / alarmed, 2),
-        "weighted F1": 100 * found.f1,
-        "2PR/(P+R)": 100 * averaging.harmonic_mean(p, r),
+        "possible": ", ".join(
+            name for name in shares if fits(tables[name], p, row["auc"])
+        ),
+        "found": round(table["hits"]),
+        "false alarms": round(table["alarms"]),
+        "true alarms (%)": round(100 * table["hits"] / alarmed, 2),
+        "weighted F1": 100 * table["f1"],
+        "2PR/(P+R)": 100 * harmonic_mean(p, r),
         "printed F1": 100 * row["f1"],
     }
 reading = pd.DataFrame(reading).T
@@ -194,16 +246,17 @@ reading.drop(columns=scores_of).astype({"true alarms (%)": float})
 reading[scores_of].astype(float).round(2)
 
 # %% tags=["hide-input"]
-fits = reading["possible"].str.contains("weighted")
+weighted = reading["possible"].str.contains("weighted")
+assert (weighted.sum(), len(reading)) == (18, 21), "the text below says so"
 unlike = [
     f"{row} ({column}): {name or 'none'}"
-    for (row, column), name in reading["possible"][~fits].items()
+    for (row, column), name in reading["possible"][~weighted].items()
 ]
 short = reading["2PR/(P+R)"] - reading["printed F1"]
 near = short.abs() < 0.011
 display(
     Markdown(
-        f"{int(fits.sum())} of {len(reading)} rows can be weighted means. The "
+        f"{int(weighted.sum())} of {len(reading)} rows can be weighted means. The "
         f"others: {'; '.join(unlike) or 'none'}."
     )
 )
@@ -270,13 +323,14 @@ Markdown(
 #
 # ```python
 # row = printed.loc["R.S.@100"].iloc[0]
-# averaging.possible_averagings(row["precision"], row["recall"], row["auc"], positives, negatives)
+# tables = {name: nearest(name, row["precision"], row["recall"]) for name in shares}
+# [name for name in shares if fits(tables[name], row["precision"], row["auc"])]
 # ```
 #
 # Only the mean of both classes alike. Is it likely? Look at the table that it needs:
 #
 # ```python
-# averaging.fit("macro", row["precision"], row["recall"], positives, negatives)
+# nearest("macro", row["precision"], row["recall"])
 # ```
 #
 # About a third of the melanomas with only a handful of false alarms, from 200 training images. Read in the same way,

@@ -24,7 +24,6 @@ from torch.nn import functional
 from core.data.dataset import Dataset
 from core.data.loading import load
 from core.data.pixels import resized, shaped
-from core.data.roots import data_root
 from core.errors import InputError
 from core.rng import Rng
 
@@ -51,12 +50,12 @@ SCALES = (2, 3, 4, 6, 8, 12)
 
 
 def auxiliary(name: str, task: Dataset, root: str | Path | None = None) -> torch.Tensor:
-    """The training images of the data set `name` in the form of a task's images, uint8 (N, C, S, S)
-    on the CPU.
+    """Return the training images of the data set `name` in the form of a task's images, uint8
+    (N, C, S, S) on the CPU.
 
     Images are resized with antialiasing; colour becomes grey by luma, grey becomes colour by
-    repetition. Equal arguments give equal images, in the order of the source. The result is shared
-    between calls: do not change it in place.
+    repetition. Equal data give equal images, in the order of the source. Do not change them in
+    place.
 
     Args:
         name: `photographs`, `framed_digits`, or a name that `load` takes.
@@ -71,24 +70,20 @@ def auxiliary(name: str, task: Dataset, root: str | Path | None = None) -> torch
             f"auxiliary data must be another data set than the task's, {task.name}, not {name!r}; "
             f"{PHOTOGRAPHS!r} is always at hand"
         )
-    return _prepared(name, task.channels, task.size, data_root(root))
+    if name == PHOTOGRAPHS:
+        return _windows(task.channels, task.size)
+    if name == FRAMED_DIGITS:
+        return _framed(load("digits").train.images, task.channels, task.size)
+    # read anew in every call: another file may have taken its place
+    return resized(load(name, root).train.images, task.channels, task.size)
 
 
 def _source(name: str) -> str:
-    """Where a set's images come from: `pneumoniamnist_224` holds those of `pneumoniamnist`, and
-    `dermamnist` those of `ham10000`, in another split.
+    """Name of the set that images come from: `pneumoniamnist_224` holds those of `pneumoniamnist`,
+    and `dermamnist` those of `ham10000`, in another split.
     """
     plain = re.sub(r"_(\d+|coarse)$", "", name)
     return SOURCES.get(plain, plain)
-
-
-@functools.lru_cache(maxsize=2)
-def _prepared(name: str, channels: int, size: int, root: Path) -> torch.Tensor:
-    if name == PHOTOGRAPHS:
-        return _windows(channels, size)
-    if name == FRAMED_DIGITS:
-        return _framed(load("digits").train.images, channels, size)
-    return resized(load(name, root).train.images, channels, size)
 
 
 def _framed(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
@@ -104,11 +99,12 @@ def _framed(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
     return functional.pad(small, (before, after, before, after))
 
 
+@functools.lru_cache(maxsize=2)
 def _windows(channels: int, size: int) -> torch.Tensor:
     """Windows at every quarter of their side, of both photographs at all scales; `WINDOWS` of them
     at random.
     """
-    found = []
+    cuts = []
     for photograph in _photographs():
         height, width = photograph.shape[-2:]
         for scale in SCALES:
@@ -116,8 +112,8 @@ def _windows(channels: int, size: int) -> torch.Tensor:
             small = shaped(photograph, channels, (round(factor * height), round(factor * width)))
             step = max(1, size // 4)
             cut = small.unfold(2, size, step).unfold(3, size, step)  # (1, C, rows, columns, S, S)
-            found.append(cut.permute(0, 2, 3, 1, 4, 5).flatten(0, 2))
-    windows = torch.cat(found)
+            cuts.append(cut.permute(0, 2, 3, 1, 4, 5).flatten(0, 2))
+    windows = torch.cat(cuts)
     chosen = torch.randperm(len(windows), generator=Rng(0).at("photographs", size).generator())[
         :WINDOWS
     ]

@@ -1,12 +1,9 @@
-"""Slices through heads from the folders in which their makers give them out: BraTS 2018 and 2020, fastMRI
-and IXI as volumes; and, in the place of what is not at hand, 2D images of brain tumours (Cheng et al.
-2015, doi:10.6084/m9.figshare.1512427) in a checkout of marzun9620/QNN.
+"""Slices through heads: tumours of BraTS 2018, and images to reconstruct of BraTS 2020, fastMRI and IXI, from
+folders of images; and, as substitutes for both, 2D images of brain tumours (Cheng et al. 2015,
+doi:10.6084/m9.figshare.1512427) in a checkout of marzun9620/QNN.
 
-All is 8 bits a pixel. Where the paper is silent, this is our choice: cases are split in the order
-of their names; a test case belongs to the node whose tumours are of its size; every volume has a random
-mask of its own. Of a volume to reconstruct at most 16 slices are used, evenly spaced, so that a set fits
-into memory; the paper has about 15 of fastMRI, 120 of BraTS 2020 and 130 to 150 of IXI, so its sites
-differ more in size.
+All is 8 bits a pixel. Where the paper is silent, this is our choice: a test case belongs to the node whose
+tumours are of its size; every volume has a random mask of its own.
 """
 
 from __future__ import annotations
@@ -17,27 +14,24 @@ from pathlib import Path
 
 import numpy as np
 
-from core.data.folders import some
+from core.data.folders import image_files, image_pairs, some, visible
 from core.data.images import read_image
 from core.data.mri import MASKS, column_mask, zero_filled
-from core.data.pixels import eight_bits as in_eight_bits
-from core.data.volumes import centred, eight_bits, hdf5, nifti
+from core.data.pixels import eight_bits
 from core.errors import InputError
 from core.rng import Rng
 
 Arrays = dict[str, np.ndarray]
-#: one volume or group of images: the split, the number of its site, slices (N, H, W) uint8
+#: one volume or group of images: the part, the number of its site, slices (N, H, W) uint8
 Slices = tuple[str, int, np.ndarray]
 
-#: BraTS 2018: nodes, and cases to train on and to test on (FedIOD, appendix)
-NODES, CASES = 10, (170, 40)
-#: subjects of IXI for training, validation and testing (FedIOD, appendix)
-SUBJECTS = (436, 55, 90)
-#: pixels of a slice: of tumours, of images to reconstruct, of the substitute
-TUMOUR, HEAD, SMALL = 224, 256, 128
-#: slices of a volume that are used, and the share of a slice that must not be black
-MOST, FILLED = 16, 0.05
+#: nodes of BraTS 2018 (FedIOD, appendix)
+NODES = 10
+#: sites of images to reconstruct
+SITES = ("brats2020", "fastmri", "ixi")
 ACCELERATION = 4
+#: pixels of a side: of tumours, of images to reconstruct, of the substitute
+TUMOUR, HEAD, SMALL = 224, 256, 128
 #: of the substitute: every fourth image, for neighbours are much alike; of 24 of these, in order, the
 #: first to train on, then public ones, then those of the test. Neighbours may be slices of one patient,
 #: whom no file names: so some may be on both sides of a boundary
@@ -45,28 +39,29 @@ EVERY, BLOCK = 4, (12, 4, 8)
 
 
 def tumours(folder: Path) -> Arrays:
-    """BraTS 2018: the slices of high-grade cases with tumour, T2, in ten nodes by size of the tumour.
-    `folder` holds `HGG/CASE/CASE_t2.nii.gz` and `CASE_seg.nii.gz`.
+    """BraTS 2018 in ten nodes by size of the tumour: slices `PART/CASE/images/N.png` with masks of the same
+    names in `PART/CASE/masks`, where all above 0 is tumour; PART is `train` or `test`.
     """
-    cases = some(folder.glob("HGG/*_*"), folder, "case HGG/Brats18_*")
-    train = round(len(cases) * CASES[0] / sum(CASES))
-    return by_size([_tumour(case) for case in cases], train, folder)
+    cases, train = [], 0
+    for part in ("train", "test"):
+        train = len(cases)
+        for case in visible(folder / part, "a folder for each case", None):
+            files = image_pairs(case, "masks")
+            images = stacked([image for image, _ in files], TUMOUR)
+            masks = (stacked([mask for _, mask in files], TUMOUR) > 0).astype(np.uint8)
+            if not masks.any():
+                raise InputError(f"{case}: the masks mark no tumour")
+            cases.append((images, masks))
+    return by_size(cases, train, folder)
 
 
-def _tumour(case: Path) -> tuple[np.ndarray, np.ndarray]:
-    """T2 slices with tumour of one case, and where it is: (N, 224, 224) uint8 each."""
-    slices, labels = (nifti(_either(case, f"{case.name}_{kind}")) for kind in ("t2", "seg"))
-    if slices.shape != labels.shape:
-        raise InputError(f"{case}: the image has the axes {slices.shape}, the mask {labels.shape}")
-    if unknown := sorted(set(np.unique(labels).tolist()) - {0, 1, 2, 4}):
-        raise InputError(
-            f"{case}: the mask holds the label {unknown[0]:g}; BraTS has 0, 1, 2 and 4"
-        )
-    whole = (labels > 0).astype(np.uint8)
-    rows = whole.any((1, 2))
-    if not rows.any():
-        raise InputError(f"{case}: the mask marks no tumour")
-    return centred(eight_bits(slices)[rows], TUMOUR), centred(whole[rows], TUMOUR)
+def stacked(paths: Sequence[Path], side: int) -> np.ndarray:
+    """Grey squares (N, side, side) uint8. Raises InputError for other images."""
+    images = [eight_bits(read_image(path), 255, str(path)) for path in paths]
+    for path, image in zip(paths, images, strict=True):
+        if image.shape != (side, side):
+            raise InputError(f"{path} must be grey, {side} by {side} pixels, not {image.shape}")
+    return np.stack(images)
 
 
 def by_size(cases: Sequence[tuple[np.ndarray, np.ndarray]], train: int, folder: Path) -> Arrays:
@@ -83,53 +78,32 @@ def by_size(cases: Sequence[tuple[np.ndarray, np.ndarray]], train: int, folder: 
         node[rows] = number
     largest = [sizes[:train][node[:train] == number].max() for number in range(NODES - 1)]
     node[train:] = np.searchsorted(largest, sizes[train:])
-    found: Arrays = {}
-    for split, own in (("train", range(train)), ("test", range(train, len(cases)))):
-        images, masks = (np.concatenate([cases[row][part] for row in own]) for part in (0, 1))
-        site = np.concatenate([np.full(len(cases[row][0]), node[row]) for row in own])
-        found |= {f"{split}_images": images, f"{split}_masks": masks, f"{split}_site": site}
-    return found
+    arrays: Arrays = {}
+    for part, numbers in (("train", range(train)), ("test", range(train, len(cases)))):
+        images, masks = (np.concatenate([cases[k][which] for k in numbers]) for which in (0, 1))
+        site = np.concatenate([np.full(len(cases[k][0]), node[k]) for k in numbers])
+        arrays |= {f"{part}_images": images, f"{part}_masks": masks, f"{part}_site": site}
+    return arrays
 
 
-def heads(folder: Path, weighting: str) -> Arrays:
-    """BraTS 2020, fastMRI and IXI, `weighting` "t1" or "t2", a quarter of the measurements of each slice.
-    `folder` holds theirs: `MICCAI_BraTS2020_TrainingData` and `...ValidationData`, `multicoil_train` and
-    `multicoil_val`, and `IXI-T1` or `IXI-T2`. IXI's validation subjects are the public images.
+def heads(folder: Path) -> Arrays:
+    """BraTS 2020, fastMRI and IXI with a quarter of the measurements of each slice: slices
+    `PART/SITE/VOLUME/N.png`, where PART is `train`, `test` or `val`, the public images.
     """
-    name = weighting.upper()
 
-    def brats(folder: Path) -> Iterator[Slices]:
-        for split, kind in (("train", "Training"), ("test", "Validation")):
-            inside = folder / f"MICCAI_BraTS2020_{kind}Data"
-            for case in some(inside.glob("BraTS20_*_*/"), inside, "case BraTS20_*"):
-                yield split, 0, nifti(_either(case, f"{case.name}_{weighting}"))
+    def volumes() -> Iterator[Slices]:
+        for part in ("train", "val", "test"):
+            for number, site in enumerate(SITES):
+                place = folder / part / site
+                if part != "val" or place.is_dir():
+                    for volume in visible(place, "a folder for each volume", None):
+                        yield (
+                            part,
+                            number,
+                            stacked(some(image_files(volume), volume, "image"), HEAD),
+                        )
 
-    def fastmri(folder: Path) -> Iterator[Slices]:
-        for split in ("train", "val"):
-            inside = folder / f"multicoil_{split}"
-            files = some(inside.glob(f"file_brain_AX{name}*.h5"), inside, f"AX{name} file")
-            for path in files:
-                yield {"val": "test"}.get(split, split), 1, hdf5(path)
-
-    def ixi(folder: Path) -> Iterator[Slices]:
-        inside = folder / f"IXI-{name}"
-        files = some(inside.glob(f"IXI*-{name}.nii*"), inside, f"IXI*-{name}.nii.gz")
-        ends = [round(len(files) * sum(SUBJECTS[:n]) / sum(SUBJECTS)) for n in (1, 2)]
-        for number, path in enumerate(files):
-            yield ("train", "val", "test")[sum(number >= end for end in ends)], 2, nifti(path)
-
-    def all_of() -> Iterator[Slices]:
-        for read in (brats, fastmri, ixi):
-            for split, site, slices in read(folder):
-                yield split, site, centred(_kept(eight_bits(slices)), HEAD)
-
-    return undersampled(all_of(), lambda site: "random")
-
-
-def _kept(slices: np.ndarray) -> np.ndarray:
-    filled = slices[(slices > 0).mean((1, 2)) > FILLED]
-    rows = np.linspace(0, len(filled) - 1, min(MOST, len(filled))).round().astype(int)
-    return filled[rows]
+    return undersampled(volumes(), lambda site: "random")
 
 
 def undersampled(groups: Iterator[Slices], kind: Callable[[int], str]) -> Arrays:
@@ -137,22 +111,22 @@ def undersampled(groups: Iterator[Slices], kind: Callable[[int], str]) -> Arrays
     by one mask of the site's kind for a group, and the slices themselves.
     """
     parts: dict[str, list[tuple[np.ndarray, np.ndarray, int]]] = {}
-    for number, (split, site, slices) in enumerate(groups):
+    for number, (part, site, slices) in enumerate(groups):
         mask = column_mask(slices.shape[2], ACCELERATION, kind(site), Rng(0).at("mask", number))
-        seen = zero_filled(slices.astype(np.float64), mask).clip(0, 255).round().astype(np.uint8)
-        parts.setdefault(split, []).append((seen, slices, site))
-    found: Arrays = {}
-    for split, part in parts.items():
-        found |= {
-            f"{split}_images": np.concatenate([seen for seen, _, _ in part]),
-            f"{split}_targets": np.concatenate([slices for _, slices, _ in part]),
-            f"{split}_site": np.concatenate([np.full(len(one), site) for _, one, site in part]),
+        blurred = zero_filled(slices.astype(np.float64), mask).clip(0, 255).round()
+        parts.setdefault(part, []).append((blurred.astype(np.uint8), slices, site))
+    arrays: Arrays = {}
+    for part, volumes in parts.items():
+        arrays |= {
+            f"{part}_images": np.concatenate([blurred for blurred, _, _ in volumes]),
+            f"{part}_targets": np.concatenate([slices for _, slices, _ in volumes]),
+            f"{part}_site": np.concatenate([np.full(len(of), site) for _, of, site in volumes]),
         }
-    return found
+    return arrays
 
 
 def few_tumours(folder: Path) -> Arrays:
-    """In the place of BraTS 2018: `images/N.png` and `masks/N_mask.png`, in ten nodes by size of the
+    """Substitute for BraTS 2018: `images/N.png` and `masks/N_mask.png`, in ten nodes by size of the
     tumour, 128 by 128 pixels, T1 with contrast, axial or not.
     """
     train, public, test = _flat_images(folder)
@@ -161,16 +135,16 @@ def few_tumours(folder: Path) -> Arrays:
 
 
 def few_heads(folder: Path) -> Arrays:
-    """In the place of images to reconstruct: the same images; three sites, each with its own kind of
+    """Substitute for images to reconstruct: the same images; three sites, each with its own kind of
     Fourier mask, and images of its own, block by block.
     """
 
     def groups() -> Iterator[Slices]:
-        for split, part, size in zip(
+        for part, images, size in zip(
             ("train", "val", "test"), _flat_images(folder), BLOCK, strict=True
         ):
-            for number, (image, _) in enumerate(part):
-                yield split, number // size % len(MASKS), image[None]
+            for number, (image, _) in enumerate(images):
+                yield part, number // size % len(MASKS), image[None]
 
     return undersampled(groups(), lambda site: MASKS[site])
 
@@ -185,21 +159,15 @@ def _flat_images(folder: Path) -> list[list[tuple[np.ndarray, np.ndarray]]]:
         mask = _small(folder / "masks" / f"{path.stem}_mask.png") > 127
         if not mask.any():
             raise InputError(f"{folder}/masks/{path.stem}_mask.png marks no tumour")
-        place = int(np.searchsorted(ends, number % ends[-1], side="right"))
-        parts[place].append((_small(path), mask.astype(np.uint8)))
+        part = int(np.searchsorted(ends, number % ends[-1], side="right"))
+        parts[part].append((_small(path), mask.astype(np.uint8)))
     return parts
 
 
 def _small(path: Path) -> np.ndarray:
     """An image in grey, (128, 128) uint8."""
-    image = in_eight_bits(read_image(path), 255, str(path))
+    image = eight_bits(read_image(path), 255, str(path))
     from PIL import Image
 
     grey = Image.fromarray(image).convert("L")
     return np.asarray(grey.resize((SMALL, SMALL), Image.Resampling.BOX))
-
-
-def _either(case: Path, stem: str) -> Path:
-    """The file of this name, compressed or not."""
-    plain = case / f"{stem}.nii"
-    return plain if plain.is_file() else case / f"{stem}.nii.gz"

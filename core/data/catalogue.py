@@ -14,8 +14,9 @@ import attrs
 import numpy as np
 import yaml
 
-from core.data import brains, digits, drawn, isic, monuseg, sites, tissue, vision
+from core.data import brains, digits, drawn, monuseg, sites, tissue, vision
 from core.data.dataset import Dataset, assembled
+from core.data.folders import from_folders
 from core.data.npz import read_npz, write_npz
 from core.errors import InputError
 from core.files import parsing
@@ -169,13 +170,13 @@ READERS: dict[str, Callable[[Source, Sequence[Path], int], Dataset | Arrays]] = 
 }
 #: what makes the arrays of a set of a folder that a person brings, the data folder, and a size
 CONVERSIONS: dict[str, Callable[[Path, Path, int], Arrays]] = {
-    "isic2020": lambda folder, root, size: isic.from_folder(folder, size),
+    "isic2020": lambda folder, root, size: from_folders(folder, size),
     "nuclei_cross_site": lambda folder, root, size: tissue.cross_site(folder),
     "nuclei_stand_in": lambda folder, root, size: tissue.public_sites(folder, root),
     "brats2018": lambda folder, root, size: brains.tumours(folder),
     "tumours_stand_in": lambda folder, root, size: brains.few_tumours(folder),
-    "mri_cross_domain_t1": lambda folder, root, size: brains.heads(folder, "t1"),
-    "mri_cross_domain_t2": lambda folder, root, size: brains.heads(folder, "t2"),
+    "mri_cross_domain_t1": lambda folder, root, size: brains.heads(folder),
+    "mri_cross_domain_t2": lambda folder, root, size: brains.heads(folder),
     "mri_stand_in": lambda folder, root, size: brains.few_heads(folder),
 }
 SOURCES = {

@@ -5,7 +5,6 @@ training and left whole for testing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import attrs
 import numpy as np
@@ -64,19 +63,6 @@ class Picture:
 def by(array: np.ndarray) -> str:
     """Height and width of an image in words."""
     return f"{array.shape[0]} by {array.shape[1]}"
-
-
-def paired(images: Sequence[Path], masks: Sequence[Path], folder: Path) -> list[tuple[Path, Path]]:
-    """Images with their masks, by the name before the first point. Raises InputError, naming the
-    folder, where the numbers differ or one has no partner.
-    """
-    if len(images) != len(masks):
-        raise InputError(f"{folder} has {len(images)} images but {len(masks)} masks")
-    partner = {path.name.split(".")[0]: path for path in masks}
-    for path in images:
-        if path.name.split(".")[0] not in partner:
-            raise InputError(f"{folder}: the image {path.name} has no mask of the same name")
-    return [(path, partner[path.name.split(".")[0]]) for path in sorted(images)]
 
 
 def outlined(instances: np.ndarray, border: int) -> np.ndarray:

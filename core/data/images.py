@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import re
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,28 +29,26 @@ FORMATS = {
 ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
 #: TIFF's tags of the bits of each colour, and of what zero means
 BITS, MEANING = 258, 262
-#: how Pillow names the order of two bytes, and the other order; N is this machine's
-OTHER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 
 
-def read_image(path: Path, least: int | None = None) -> np.ndarray:
-    """An image as a person sees it: (H, W) or (H, W, 3), uint8, or uint16 with all of its bits.
+def read_image(path: Path) -> np.ndarray:
+    """An image as a person sees it: (H, W) or (H, W, 3) uint8, or grey (H, W) uint16 with all of its
+    bits.
 
     It is turned as its metadata (EXIF) say; palettes become colours; what is transparent lies on
-    white. A JPEG file may be decoded at a fraction of its size, with both sides at least `least`.
+    white.
 
     Raises InputError, naming the file, where Pillow is absent, and for a file that is missing, no
     plain file, too large, damaged, of another format, of several images, of numbers that are no
-    whole ones from 0 to 65,535, or of more than 8 bits with transparency.
+    whole ones from 0 to 65,535, or of more than 8 bits in colour or with transparency, which Pillow
+    cuts to 8.
     """
     content = read_bounded(path, LARGEST, "image")
     with parsing(path, "an image"):
         image = _opened(content)
-        if least is not None:
-            image.draft(None, (least, least))
-        if _is_deep(image):
-            return _deep(image, content)
         upright = _upright(image)
+        if image.mode.startswith("I"):
+            return _sixteen_bits(image, upright)
         grey = image.mode in ("1", "L", "LA")
         if not upright.has_transparency_data:
             return np.asarray(upright.convert("L" if grey else "RGB"))
@@ -69,7 +65,10 @@ def read_mask(path: Path) -> np.ndarray:
     content = read_bounded(path, LARGEST, "image")
     with parsing(path, "an image"):
         image = _opened(content)
-        values = _deep(image, content) if _is_deep(image) else np.asarray(_upright(image))
+        upright = _upright(image)
+        values = (
+            _sixteen_bits(image, upright) if image.mode.startswith("I") else np.asarray(upright)
+        )
         return values[..., :3] if values.ndim == 3 and values.shape[2] == 4 else values
 
 
@@ -95,6 +94,10 @@ def _opened(content: bytes) -> ImageFile:
     # the second image of a camera's JPEG is a preview
     if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:
         raise ValueError("it holds several images")
+    if image.mode == "F":
+        raise ValueError("it holds floating-point numbers")
+    if not image.mode.startswith("I") and _is_deep(image):
+        raise ValueError("it has colours or transparency of more than 8 bits; save it with 8")
     return image
 
 
@@ -105,11 +108,7 @@ def _upright(image: ImageFile) -> Image:
 
 
 def _is_deep(image: ImageFile) -> bool:
-    """Whether the file has more than 8 bits a colour, which Pillow keeps of grey images alone."""
-    if image.mode == "F":
-        raise ValueError("it holds floating-point numbers")
-    if image.mode.startswith("I"):
-        return True
+    """Whether the file has more than 8 bits a colour."""
     if image.format == "TIFF":
         return max(image.tag_v2.get(BITS, (1,))) > 8  # type: ignore[attr-defined]
     if image.format == "PPM":
@@ -117,34 +116,13 @@ def _is_deep(image: ImageFile) -> bool:
     return image.format == "PNG" and any(";16" in str(tile.args) for tile in image.tile)
 
 
-def _deep(image: ImageFile, content: bytes) -> np.ndarray:
-    """Pixels of more than 8 bits, uint16. Of colours Pillow gives the upper eight bits, and the lower
-    eight where the two bytes are read in the other order.
-    """
+def _sixteen_bits(image: ImageFile, upright: Image) -> np.ndarray:
+    """Grey pixels of more than 8 bits, (H, W) uint16."""
     if "transparency" in image.info:
         raise ValueError("it has transparent pixels and more than 8 bits")
-    if image.mode.startswith("I"):
-        if image.format == "TIFF" and image.tag_v2.get(MEANING) == 0:  # type: ignore[attr-defined]
-            raise ValueError("its zero is white, in more than 8 bits")
-        values = np.asarray(_upright(image)).astype(np.int64)
-        if values.size and not 0 <= values.min() <= values.max() < 2**16:
-            raise ValueError(f"it holds {values.min()} to {values.max()}, not 0 to {2**16 - 1}")
-        return values.astype(np.uint16)
-    swapped = _opened(content)
-    swapped.tile = [tile._replace(args=_other_order(tile.args)) for tile in swapped.tile]
-    upper, lower = (np.asarray(_upright(half)).astype(np.uint16) for half in (image, swapped))
-    values = upper << 8 | lower
-    if values.shape[2] == 4 and values[..., 3].min() < values[..., 3].max():
-        raise ValueError("it has transparent pixels and more than 8 bits")
-    return values[..., :3]
-
-
-def _other_order(args: Any) -> Any:
-    """The arguments of one of Pillow's decoders, with the other order of the bytes of a colour."""
-    name, *rest = (args,) if isinstance(args, str) else args
-    if not re.fullmatch(r"RGBA?;16[BLN]", name):
-        raise ValueError(
-            f"it has colours of more than 8 bits, as {name}; save it as a 16-bit RGB PNG"
-        )
-    name = name[:-1] + OTHER[name[-1]]
-    return name if isinstance(args, str) else (name, *rest)
+    if image.format == "TIFF" and image.tag_v2.get(MEANING) == 0:  # type: ignore[attr-defined]
+        raise ValueError("its zero is white, in more than 8 bits")
+    values = np.asarray(upright).astype(np.int64)
+    if values.size and not 0 <= values.min() <= values.max() < 2**16:
+        raise ValueError(f"it holds {values.min()} to {values.max()}, not 0 to {2**16 - 1}")
+    return values.astype(np.uint16)

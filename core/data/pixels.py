@@ -131,6 +131,8 @@ def resized(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
     """uint8 images (N, C, H, W) as squares with another number of channels (1 or 3): uint8 (N,
     channels, size, size). What PIL's and torchvision's bilinear resize do, to within one grey level.
     """
+    if images.shape[1:] == (channels, size, size):
+        return images
     parts = [shaped(part.float(), channels, (size, size)) for part in images.split(AT_ONCE)]
     return torch.cat(parts)
 

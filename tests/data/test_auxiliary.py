@@ -103,6 +103,8 @@ def test_only_training_images_come_and_labels_do_not_matter(digits, tmp_path):
     images = auxiliary("other", digits, tmp_path / "a")
     assert np.array_equal(images[:, 0].numpy(), wrote["train_images"])
     assert torch.equal(images, auxiliary("other", digits, tmp_path / "b"))
+    layouts.npz(tmp_path / "a" / "other.npz", size=8, train_images=255 - wrote["train_images"])
+    assert torch.equal(auxiliary("other", digits, tmp_path / "a"), 255 - images)
     for name in ("nowhere", "../secret"):
         with pytest.raises(InputError):
             auxiliary(name, digits, tmp_path)

@@ -1,22 +1,18 @@
-"""Sets of several sites from the folders in which their makers give them out; the folders are small and
-written here.
+"""Sets of several sites from folders of images, and from the checkouts that hold their substitutes; the
+folders are small and written here.
 """
 
 from __future__ import annotations
 
-import sys
-
-import h5py
-import nibabel
 import numpy as np
 import pytest
 from skimage.io import imsave
 
 from core import data
-from core.data import brains, tissue, volumes
+from core.data import brains, tissue
 from core.data.drawn import draw_nuclei
 from core.rng import Rng
-from tests.data.test_dense import box, packed, refused, xml
+from tests.data.test_dense import packed, refused
 
 
 def write(path, array):
@@ -49,39 +45,28 @@ def test_a_mask_of_the_challenge_is_read_row_by_row(tmp_path):
 
 @pytest.fixture
 def nuclei(tmp_path):
-    """Cell17, MoNuSeg and TNBC with one image for every place where the makers have some."""
+    """One image of each site to train on and to test on: numbers for nuclei, and black and white."""
     folder = tmp_path / "nuclei"
-    for split, side in (("train", 70), ("test", 66)):
-        image, mask = square(side, 20, 30, 12, (200, 160, 190))
-        write(folder / f"cell17/{split}/gbm/image01.png", image)
-        (folder / f"cell17/{split}/gbm/image01_mask.txt").write_text(in_text(mask))
-    official = folder / "monuseg/MoNuSeg 2018 Training Data"
-    for image, note in (
-        (official / "Tissue Images", official / "Annotations"),
-        (folder / "monuseg/MoNuSegTestData",) * 2,
-    ):
-        write(image / "TCGA-1.tif", np.full((80, 80, 3), 200, np.uint8))
-        note.mkdir(parents=True, exist_ok=True)
-        (note / "TCGA-1.xml").write_text(xml(box(10, 20, 29, 39)))
-    for patient in range(1, 12):
-        image, mask = square(64, 5, patient, 9, (220, 170, 200))
-        write(folder / f"tnbc/Slide_{patient:02d}/{patient:02d}_1.png", image)
-        write(folder / f"tnbc/GT_{patient:02d}/{patient:02d}_1.png", (mask * 255).astype(np.uint8))
+    for part, side in (("train", 70), ("test", 66)):
+        for place, site in enumerate(tissue.SITES):
+            image, mask = square(side + place, 20, 30, 12, (200, 160, 190))
+            write(folder / part / site / "images/a.png", image)
+            white = (255 * mask).astype(np.uint8)
+            stored = mask.astype(np.uint16) if site == "tcga" else white
+            write(folder / part / site / "instances/a.tif", stored)
     return folder
 
 
 def test_three_sites_of_nuclei(nuclei, tmp_path):
     path = data.convert("nuclei_cross_site", nuclei, tmp_path)
-    found = data.load("nuclei_cross_site_64", tmp_path)
-    assert found.test.centre.tolist() == [0, 1, 2, 2, 2]
-    assert sorted(set(found.train.centre.tolist())) == [0, 1, 2]
+    converted = data.load("nuclei_cross_site_64", tmp_path)
+    assert converted.test.centre.tolist() == [0, 1, 2]
+    assert sorted(set(converted.train.centre.tolist())) == [0, 1, 2]
     # each image keeps its size: the rest of the square that holds them all is nothing
-    own = [(one >= 0).nonzero().max(0).values.tolist() for one in found.test.instances]
-    assert own == [[65, 71], [79, 79], *[[63, 69]] * 3]
-    wanted = square(66, 20, 30, 12, (200, 160, 190))[1]
-    assert (found.test.instances[0, :66, :72].numpy() == wanted).all()
-    rows, columns = (found.test.instances[1] > 0).nonzero().T
-    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (20, 39, 10, 29)
+    sizes = [(each >= 0).nonzero().max(0).values.tolist() for each in converted.test.instances]
+    assert sizes == [[65, 71], [66, 72], [67, 73]]
+    wanted = square(67, 20, 30, 12, (200, 160, 190))[1]
+    assert (converted.test.instances[1, :67, :73].numpy() == wanted).all()
     with np.load(path) as file:
         arrays = dict(file)
     for change, reason in (
@@ -98,13 +83,13 @@ def test_what_a_folder_lacks_is_named(nuclei, tmp_path):
     def convert():
         return data.convert("nuclei_cross_site", nuclei, tmp_path)
 
-    mask = nuclei / "cell17/train/gbm/image01_mask.txt"
-    mask.write_text(in_text(np.zeros((5, 4), int)))
-    refused("the image has 70 by 76 pixels and its mask 5 by 4", convert)
-    mask.unlink()
-    refused("there is no mask", convert)
+    mask = nuclei / "train/cell17/instances/a.tif"
+    write(mask, np.zeros((50, 40), np.uint8))
+    refused("the image has 70 by 76 pixels and its mask 50 by 40", convert)
+    mask.rename(mask.with_name("b.tif"))
+    refused("has not both an image and one of instances named a", convert)
+    refused("there is no folder .*train/cell17", lambda: tissue.cross_site(tmp_path))
     refused("there is no folder", lambda: data.convert("brats2018", tmp_path / "no", tmp_path))
-    refused("no image01.png", lambda: data.convert("nuclei_cross_site", nuclei / "tnbc", tmp_path))
     words = "set that is converted .*; your own images get a name that no set here has"
     refused(words, lambda: data.convert("digits", tmp_path, tmp_path))
     assert not (tmp_path / "nuclei_cross_site.npz").exists()
@@ -152,86 +137,68 @@ def test_the_substitute_for_nuclei(tmp_path):
     assert last.unique().tolist() == [-1, 0, 1, 2] and (last > 0).sum() == 2 * 64
 
 
-def save(path, array, affine=None):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(array, np.eye(4) if affine is None else affine), path)
-
-
-def test_a_volume_lies_as_its_header_says(tmp_path):
-    """The same head stored along other axes gives the same slices."""
-    volume = np.random.default_rng(0).random((4, 5, 6)).astype(np.float32)
-    save(tmp_path / "a.nii.gz", volume)
-    turned = np.array([[0, 0, 1, 0], [-1, 0, 0, 4], [0, 1, 0, 0], [0, 0, 0, 1]])
-    # stored axes are: front to back, bottom to top, left to right
-    save(tmp_path / "b.nii.gz", volume.transpose(1, 2, 0)[::-1].copy(), turned)
-    one, other = (volumes.nifti(tmp_path / f"{name}.nii.gz") for name in "ab")
-    np.testing.assert_array_equal(one, other)
-    # front at the top, left at the left: the first row is the last of the second axis
-    np.testing.assert_array_equal(one[2, 0], volume[:, -1, 2])
-    assert one.shape == (6, 5, 4)
-    save(tmp_path / "axes.nii.gz", np.zeros((2, 2, 2, 3), np.float32))
-    save(tmp_path / "nan.nii.gz", np.full((2, 2, 2), np.nan, np.float32))
-    (tmp_path / "text.nii.gz").write_bytes(b"no volume")
-    for name, words in {
-        "axes": r"has the axes \(2, 2, 2, 3\)",
-        "nan": "not finite",
-        "text": "cannot be read as a volume",
-        "none": "there is no volume",
-    }.items():
-        refused(words, lambda name=name: volumes.nifti(tmp_path / f"{name}.nii.gz"))
-
-
-@pytest.mark.parametrize(("package", "read"), [("nibabel", volumes.nifti), ("h5py", volumes.hdf5)])
-def test_a_reader_that_is_absent_is_named(package, read, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    refused(f"needs the package {package}; install it with", lambda: read(tmp_path / "x"))
-
-
-def test_which_slices_are_used_and_which_part_of_them():
-    """Slice k has k bright pixels of 100: those with 6 to 45, of which sixteen, evenly spaced."""
-    slices = (np.arange(100) < np.arange(46)[:, None]).reshape(46, 10, 10).astype(np.uint8)
-    found = brains._kept(slices).sum((1, 2))
-    assert (len(found), found[0], found[-1]) == (16, 6, 45)
-    assert set(np.diff(found.astype(int)).tolist()) == {2, 3}
-    assert brains._kept(slices[:8]).sum((1, 2)).tolist() == [6, 7]
-    numbers = np.arange(2 * 6 * 3).reshape(2, 6, 3)
-    middle = volumes.centred(numbers, 4)
-    np.testing.assert_array_equal(middle[:, :, :3], numbers[:, 1:5])
-    assert not middle[:, :, 3].any()
-    assert volumes.eight_bits(np.array([[[0.0, 5.0, 10.0]]])).tolist() == [[[0, 128, 255]]]
+def case(place, image, mask=None):
+    """A slice, or a slice and its mask, under the same names."""
+    if mask is None:
+        return write(place / "1.png", image)
+    write(place / "images/1.png", image)
+    return write(place / "masks/1.png", mask)
 
 
 def test_tumours_in_ten_nodes_by_size(tmp_path):
-    """Thirteen cases, of as many pixels of tumour as their number."""
-    folder, draws = tmp_path / "brats", np.random.default_rng(0)
+    """Thirteen cases, of as many pixels of tumour as their number; the last two are tested on."""
+    folder = tmp_path / "brats"
     for number in range(1, 14):
-        label = np.zeros((20, 24, 5), np.int16)
-        label[2, 2 : 2 + number, 3] = 4
-        name = f"Brats18_{'c' if number % 2 else 'a'}{number:02d}_1"
-        save(
-            folder / f"HGG/{name}/{name}_t2.nii.gz", draws.uniform(1, 900, label.shape).astype("f4")
-        )
-        save(folder / f"HGG/{name}/{name}_seg.nii.gz", label)
+        mask = np.zeros((224, 224), np.uint8)
+        mask[2, 2 : 2 + number] = 4
+        name = f"{'c' if number % 2 else 'a'}{number:02d}"
+        part = "test" if name in ("c11", "c13") else "train"
+        case(folder / part / name, np.full_like(mask, number), mask)
     arrays = brains.tumours(folder)
-    # in the order of their names: 2, 4, ... 12, 1, 3, ... 13; the last two are tested on
-    assert arrays["train_images"].shape == (11, 224, 224)
+    assert arrays["train_images"][:, 0, 0].tolist() == [2, 4, 6, 8, 10, 12, 1, 3, 5, 7, 9]
     assert arrays["train_masks"].sum((1, 2)).tolist() == [2, 4, 6, 8, 10, 12, 1, 3, 5, 7, 9]
     # eleven cases in ten nodes: the two smallest share the first
     assert arrays["train_site"].tolist() == [0, 2, 4, 6, 8, 9, 0, 1, 3, 5, 7]
     # 11 is larger than all but the last node's
     assert arrays["test_site"].tolist() == [9, 9]
     data.convert("brats2018", folder, tmp_path)
-    found = data.load("brats2018_64", tmp_path)
-    assert len(found.train) == 11 * 16 and found.test.images.shape == (2, 1, 224, 224)
-    case = folder / "HGG/Brats18_a02_1/Brats18_a02_1_seg.nii.gz"
-    for label, words in (
-        (np.full((20, 24, 5), 7, np.int16), "the mask holds the label 7; BraTS has"),
-        (np.zeros((20, 24, 5), np.int16), "the mask marks no tumour"),
-        (np.zeros((20, 24, 4), np.int16), "the image has the axes"),
+    converted = data.load("brats2018_64", tmp_path)
+    assert len(converted.train) == 11 * 16 and converted.test.images.shape == (2, 1, 224, 224)
+    for mask, words in (
+        (np.zeros((224, 224), np.uint8), "the masks mark no tumour"),
+        (np.ones((224, 220), np.uint8), "must be grey, 224 by 224 pixels"),
     ):
-        save(case, label)
+        write(folder / "train/a02/masks/1.png", mask)
         refused(words, lambda: brains.tumours(folder))
-    refused("holds no case HGG", lambda: brains.tumours(tmp_path))
+    refused("there is no folder .*train", lambda: brains.tumours(tmp_path))
+
+
+def test_heads_of_three_sites(tmp_path):
+    folder, draws = tmp_path / "heads", np.random.default_rng(0)
+    for part in ("train", "test"):
+        for site in brains.SITES:
+            for volume in range(2 if site == "ixi" else 1):
+                case(folder / part / site / f"v{volume}", draws.integers(0, 255, (256, 256), "u1"))
+    case(folder / "val/ixi/v0", np.full((256, 256), 9, np.uint8))
+    data.convert("mri_cross_domain_t2", folder, tmp_path)
+    converted = data.load("mri_cross_domain_t2", tmp_path)
+    assert converted.learns == "reconstruction" and converted.sites == brains.SITES
+    assert converted.train.centre.tolist() == [0, 1, 2, 2] and converted.val.centre.tolist() == [2]
+    image, target = (of[0, 0].numpy() / 255 for of in (converted.test.images, converted.test.masks))
+    # a quarter of the columns of its spectrum is what is left of a slice
+    power = [np.sum(np.abs(np.fft.fft2(each)) ** 2) for each in (image, target)]
+    assert power[0] < power[1] and image.mean() == pytest.approx(target.mean(), rel=0.05)
+    (folder / "train/ixi").rename(folder / "train/ixy")
+    refused("there is no folder .*train/ixi", lambda: brains.heads(folder))
+
+
+def test_isic_is_a_folder_of_two_classes(tmp_path):
+    for part in ("train", "val", "test"):
+        for name in ("benign", "malignant"):
+            write(tmp_path / "isic" / part / name / "a.png", np.zeros((80, 120, 3), np.uint8))
+    assert data.convert("isic2020_64", tmp_path / "isic", tmp_path).name == "isic2020_64.npz"
+    converted = data.load("isic2020_64", tmp_path)
+    assert converted.classes == ("benign", "malignant") and len(converted.val) == 2
 
 
 def test_a_case_of_the_size_of_a_nodes_largest_is_one_of_that_node(tmp_path):
@@ -242,44 +209,6 @@ def test_a_case_of_the_size_of_a_nodes_largest_is_one_of_that_node(tmp_path):
     assert arrays["train_site"].tolist() == [*range(10)]
     assert arrays["test_site"].tolist() == [0, 2, 9]
     assert arrays["test_masks"].sum((1, 2)).tolist() == [1, 3, 99]
-
-
-def test_heads_of_three_sites(tmp_path):
-    folder = tmp_path / "heads"
-    volume = np.random.default_rng(0).uniform(1, 9, (200, 210, 20)).astype(np.float32)
-    for kind in ("Training", "Validation"):
-        name = f"BraTS20_{kind}_001"
-        save(folder / f"MICCAI_BraTS2020_{kind}Data/{name}/{name}_t2.nii", volume)
-    for split in ("train", "val"):
-        path = folder / f"multicoil_{split}/file_brain_AXT2_200_{split}.h5"
-        path.parent.mkdir()
-        with h5py.File(path, "w") as file:
-            file["reconstruction_rss"] = volume.transpose(2, 0, 1)[:3]
-    for number in range(12):
-        save(folder / f"IXI-T2/IXI{number:03d}-Guys-0-T2.nii.gz", volume[:, :, :2])
-    data.convert("mri_cross_domain_t2", folder, tmp_path)
-    with np.load(tmp_path / "mri_cross_domain_t2.npz") as file:
-        counts = [
-            np.bincount(file[f"{s}_site"], minlength=3).tolist() for s in ("train", "val", "test")
-        ]
-        image, target = file["test_images"][0] / 255, file["test_targets"][0] / 255
-    # 16 slices of a volume at most; 9, 1 and 2 of IXI's twelve subjects
-    assert counts == [[16, 3, 18], [0, 0, 2], [16, 3, 4]]
-    # a quarter of the columns of its spectrum is what is left of a slice
-    power = [np.sum(np.abs(np.fft.fft2(one)) ** 2) for one in (image, target)]
-    assert power[0] < power[1] and image.mean() == pytest.approx(target.mean(), rel=0.05)
-    found = data.load("mri_cross_domain_t2_64", tmp_path)
-    assert found.learns == "reconstruction" and found.test.images.shape[2:] == (256, 256)
-    with h5py.File(path, "w") as file:
-        file["kspace"] = np.zeros((2, 2))
-    refused("it has no 'reconstruction_rss'", lambda: volumes.hdf5(path))
-    path.write_bytes(b"no file of that kind")
-    refused("cannot be read as a volume", lambda: volumes.hdf5(path))
-    for kind in ("Training", "Validation"):
-        name = f"BraTS20_{kind}_001"
-        t1 = folder / f"MICCAI_BraTS2020_{kind}Data/{name}/{name}_t1.nii"
-        save(t1, np.ones((8, 8, 2), np.float32))
-    refused("holds no AXT1 file", lambda: brains.heads(folder, "t1"))
 
 
 def test_the_substitutes_of_2d_images(tmp_path):
