@@ -42,7 +42,8 @@ def tumours(folder: Path) -> Arrays:
     """BraTS 2018 in ten nodes by size of the tumour: slices `PART/CASE/images/N.png` with masks of the same
     names in `PART/CASE/masks`, where all above 0 is tumour; PART is `train` or `test`.
     """
-    cases, train = [], 0
+    cases: list[tuple[np.ndarray, np.ndarray]] = []
+    train = 0
     for part in ("train", "test"):
         train = len(cases)
         for case in visible(folder / part, "a folder for each case", None):
