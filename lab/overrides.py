@@ -49,9 +49,6 @@ class Override:
 class Merged:
     """Fields of an experiment, merged from overrides of which a later one prevails."""
 
-    overrides: tuple[Override, ...]
-    #: the Dirichlet concentration that a table's column states
-    alpha: float | None
     fields: dict[str, Any]
     #: what was changed, by which place
     steps: tuple[tuple[str, Mapping[str, Any]], ...]
@@ -78,7 +75,6 @@ def merge(overrides: Iterable[Override], alpha: float | None = None) -> Merged:
     partition with the concentration `alpha` of the original in its place, drawn with the size cap
     that the files were drawn with, unless a partition is stated with it.
     """
-    overrides = tuple(overrides)
     fields: dict[str, Any] = {}
     steps: list[tuple[str, Mapping[str, Any]]] = []
     for one in overrides:
@@ -91,7 +87,7 @@ def merge(overrides: Iterable[Override], alpha: float | None = None) -> Merged:
             drawn = {"name": "dirichlet", "alpha": alpha or DEFAULT_ALPHA, "cap": True}
             steps.append((f"{one.where}, as its data set is another", {"partition": drawn}))
             fields = combined(fields, {"partition": drawn})
-    return Merged(overrides, alpha, fields, tuple(steps))
+    return Merged(fields, tuple(steps))
 
 
 def opened(fields: Mapping[str, Any]) -> dict[str, Any]:

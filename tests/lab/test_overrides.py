@@ -1,4 +1,4 @@
-"""Overrides: which of them holds, where each value comes from, and that none is idle."""
+"""Overrides: which of them holds, and where each value comes from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import core.algorithms
-from lab import PROFILES, Experiment, TableSpec
+from lab import PROFILES, TableSpec
 from lab.explain import explanation, origins
 from lab.forms import TABLES, read_yaml, short
 from lab.overrides import Merged, Override, merge, opened
-from lab.profiles import profiles
 from lab.published import read_published
 
 
@@ -129,106 +128,6 @@ def test_an_explanation_names_file_and_keys_and_what_was_replaced():
     assert "released value of fedvck" in released
 
 
-# --- idle lines
-# ---------------------------------------------------------------------------------------------
-
-
-Place = tuple[str, str]
-
-
-def every_merge(specs: list[TableSpec]) -> tuple[list[Merged], list[Merged]]:
-    """What the runs of tables are merged from, and those by hand, for every profile and algorithm."""
-    cells = [cell for p in PROFILES for spec in specs for cell in spec.cells(p)]
-    named = Override("by hand", {"dataset": "digits"})
-    by_hand = [
-        merge([Override("", {"algorithm": name}), named, *profile.overrides(name, profile.where)])
-        for root in {spec.path.parents[1] for spec in specs}
-        for profile in profiles(root).values()
-        for name in core.algorithms.names()
-    ]
-    return list({id(cell.merged): cell.merged for cell in cells}.values()), by_hand
-
-
-def stated(specs: list[TableSpec]) -> set[Place]:
-    """Every value that tables state, by place and key, also what no cell asks for."""
-    found: dict[str, dict] = {}
-    for spec in specs:
-        at = short(spec.path)
-        found[f"{at}, defaults"] = spec.defaults
-        found |= {f"{at}, rows, {row.name}": row.fields for row in spec.rows}
-        found |= {f"{at}, stand_ins, {name}": one.fields for name, one in spec.stand_ins.items()}
-        for column in spec.columns:
-            found[where := f"{at}, columns, {column.name}"] = column.fields
-            for name, settings in column.settings_of.items():
-                found[f"{where}, settings_of, {name}"] = {"settings": settings}
-        root = spec.path.parents[1]
-        changed = {f"{at}, profiles, {name}": changes for name, changes in spec.profiles.items()}
-        for where, changes in (
-            changed | {one.where: one for one in profiles(root).values()}
-        ).items():
-            for algorithm in changes.algorithms or ("",):
-                found |= {part.where: part.fields for part in changes.overrides(algorithm, where)}
-    return {(where, key) for where, fields in found.items() for key in opened(fields)}
-
-
-def effective(merges: list[Merged]) -> set[Place]:
-    """The places whose value is in force in some run, and differs from what stood there before."""
-    found: set[Place] = set()
-    for one in merges:
-        for key, steps in one.history().items():
-            *before, (value, where) = steps
-            if all(at == where for _, at in before) or before[-1][0] != value:
-                found.add((where, key))
-    return found
-
-
-def without(merged: Merged, place: Place) -> dict:
-    """The merged fields if one place did not state its value."""
-    name, _, entry = place[1].partition(".")
-
-    def lacking(part: Override) -> Override:
-        if part.where != place[0] or name not in part.fields:
-            return part
-        rest = {key: value for key, value in part.fields.items() if key != name}
-        if entry:
-            inner = {key: value for key, value in part.fields[name].items() if key != entry}
-            rest |= {name: inner} if inner else {}
-        return attrs.evolve(part, fields=rest)
-
-    return merge(map(lacking, merged.overrides), merged.alpha).fields
-
-
-def idle(specs: list[TableSpec]) -> set[Place]:
-    """Places that change no run, of a table or by hand: not by their value, nor by what would stand
-    there without them, as where a data set would bring a partition of its own.
-    """
-    merges, by_hand = every_merge(specs)
-    parts = (part for one in (*merges, *by_hand) for part in one.overrides)
-    places = stated(specs) | {(part.where, key) for part in parts for key in opened(part.fields)}
-
-    def settings(fields: dict) -> object:
-        return Experiment.from_dict({**fields, "profile": "quick"}).new_algorithm().settings
-
-    return {
-        place
-        for place in places - effective(merges)
-        if place[0] not in ("", "by hand")
-        and all(without(one, place) == one.fields for one in merges)
-        and all(
-            settings(without(one, place)) == settings(one.fields)
-            for one in by_hand
-            if any(part.where == place[0] for part in one.overrides)
-        )
-    }
-
-
-def test_no_line_of_a_specification_changes_nothing():
-    """A place in a file that could be left out without changing a run must be left out. What says
-    explicitly what is the default of an `Experiment` is a statement and may stand.
-    """
-    assert idle(TableSpec.all()) == set()
-
-
 @pytest.mark.parametrize("path", sorted(TABLES.glob("*/*.yaml")), ids=short)
 def test_no_table_says_what_holds_without_it(path):
     data, spec = read_yaml(path), TableSpec.load(path)
@@ -242,41 +141,3 @@ def test_no_table_says_what_holds_without_it(path):
     grid = list(itertools.product(spec.rows, spec.columns, spec.metrics))
     for absent in spec.absent:
         assert any(absent.covers(row.name, column.name, metric) for row, column, metric in grid)
-
-
-TABLE = """
-paper: p
-table: 1
-title: A table
-metric: accuracy
-seeds: [0]
-defaults: {clients: 5, settings: {lr: 0.1}}
-rows:
-  - {name: A, algorithm: fedavg, settings: {lr: 0.3}}
-  - {name: B, algorithm: fedprox}
-columns:
-  - {dataset: mnist, alpha: 0.1, rounds: 3, settings: {momentum: 0.5}, settings_of: {fedprox: {mu: 1.0}}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "found"),
-    [
-        ("lr: 0.1", "lr: 0.1, momentum: 0.3", ("defaults", "settings.momentum")),
-        ("rounds: 3", "rounds: 3, clients: 5", ("columns, mnist-0.1", "clients")),
-        ("fedprox: {mu", "moon: {mu: 2.0}, fedprox: {mu", ("settings_of, moon", "settings.mu")),
-        ("{name: A,", "{name: A, rounds: 3,", ("rows, A", "rounds")),
-        ("seeds:", "stand_ins: {svhn: digits}\nseeds:", ("stand_ins, svhn", "dataset")),
-        ("seeds:", "profiles: {laptop: {rounds: 3}}\nseeds:", ("profiles, laptop", "rounds")),
-        ("seeds:", "profiles: {paper: {limits: {rounds: 3}}}\nseeds:", ("limits", "rounds")),
-    ],
-)
-def test_a_line_that_changes_nothing_is_found(tmp_path, old, new, found):
-    path = tmp_path / "p" / "1.yaml"
-    path.parent.mkdir()
-    places = []
-    for content in (TABLE, TABLE.replace(old, new, 1)):
-        path.write_text(content)
-        places.append({one for one in idle([TableSpec.load(path)]) if one[0].startswith("p/")})
-    assert places[0] == set()
-    assert [key for where, key in places[1] if where.endswith(found[0])] == [found[1]]
