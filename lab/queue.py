@@ -20,6 +20,7 @@ from lab.experiment import PROFILES, Experiment
 from lab.forms import TABLES
 from lab.record import (
     ADHOC,
+    INSTALLED,
     REPOSITORY,
     RESULTS,
     Record,
@@ -174,9 +175,9 @@ def places(experiment: Experiment, paper: str, out: Path | None = None) -> tuple
     """The files that hold an experiment's record and its checkpoint. Runs that no table asks for have
     checkpoints of their own.
     """
-    below, saved = (
-        (RESULTS, REPOSITORY / ".checkpoints") if out is None else (out, out / "checkpoints")
-    )
+    below = out or RESULTS
+    clone = out is None and not INSTALLED
+    saved = REPOSITORY / ".checkpoints" if clone else below / "checkpoints"
     saved = saved / ADHOC if paper == ADHOC else saved
     return below / paper / f"{experiment.id}.json", saved / f"{experiment.id}.safetensors"
 

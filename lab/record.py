@@ -24,8 +24,10 @@ from lab import schema
 from lab.experiment import Experiment
 from lab.source import REPOSITORY, code_version
 
+#: whether this is the package alone, without the book and its records
+INSTALLED = not (REPOSITORY / "_toc.yml").is_file()
 #: where records are kept: `<paper>/<experiment id>.json`
-RESULTS = REPOSITORY / "book" / "results"
+RESULTS = Path("results") if INSTALLED else REPOSITORY / "book" / "results"
 #: the folder, beside those of papers, for runs that no table asks for
 ADHOC = "adhoc"
 #: bytes of the largest record that is read

@@ -93,7 +93,10 @@ def _known(also: Path | None) -> Any:
     """The book's complete records by experiment id, and those of a folder where one is given."""
     from lab import records
     from lab.importing import beside_the_book
+    from lab.record import INSTALLED
 
+    if INSTALLED:
+        print("the book's records are in its repository, book/results; here are yours, ./results")
     return records() if also is None else beside_the_book(also)
 
 
