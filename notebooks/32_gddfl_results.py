@@ -4,10 +4,9 @@
 # *Question:* which of GDD-FL's {cite:p}`gddfl` numbers and claims hold when they are measured again?\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
-# How the method works stands in [a chapter before](30_gddfl), its rivals in [another](29_gddfl_rivals). Here are the
-# paper's table and what is sent. [What precision and recall mean](34_gddfl_averaging) in it has a page of its own, and
-# so have [what condensed images are worth](55_gddfl_images), [the shift](31_gddfl_shift) and [what it
-# brings](33_gddfl_devices), with the authors' later program.
+# How the method and its baselines work is in [the lesson](30_gddfl). Here are the paper's table and what is sent. [What
+# precision and recall mean](34_gddfl_averaging) in it has a page of its own, and so have [update steps and
+# initialisation](55_gddfl_images) and [the shift](31_gddfl_shift), with the authors' later program.
 #
 # `shown` is the profile that the tables show; "best" is the one at which most is measured.
 

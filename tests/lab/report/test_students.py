@@ -87,7 +87,6 @@ PRINTED = {
     "ex-vck-ratio": {"largest_printed": ("2.35", 2.35), "largest_released": ("1.78", 1.78)},
     "ex-comm-even": {"even_share": ("8.3%", 0.083)},
     "ex-vckr-nine": {"points_behind": ("one and a half", 1.5)},
-    "ex-gdd-post": {"bytes_by_post": ("30.1 million", 30.1e6)},
     "ex-ior-choice": {"gain": ("one and a half", 1.5)},
     "ex-iodr-rank": {"first_in_three": ("once in two hundred", 1 / 200)},
     "ex-vckm-walk": {"same_rate": ("0.005", 0.005)},
