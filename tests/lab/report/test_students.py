@@ -188,7 +188,7 @@ def test_the_index_leads_through_the_weeks_and_the_book_in_order():
     weeks, *parts = students.index(notebooks.NOTEBOOKS, set(notebooks.chapters()))[1:]
     links = re.findall(r"\]\((\w+)\.ipynb\)", weeks)
     assert weeks.startswith("## Four weeks") and weeks.count("\n| ") == 5
-    assert links[:2] == ["00_quickstart", "02_reference_methods"]
+    assert links[:2] == ["00_quickstart", "01_federated_learning"]
     assert re.findall(r"\]\((\w+)\.ipynb\)", "\n".join(parts)) == notebooks.chapters()
     assert "Four weeks" not in "".join(students.index(notebooks.NOTEBOOKS, set()))
 
