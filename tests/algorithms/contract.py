@@ -6,6 +6,7 @@ where it is broken. Most of them read what one watched run left behind.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
@@ -20,6 +21,7 @@ import torch
 
 from core.errors import InputError
 from core.federation import (
+    Algorithm,
     Client,
     Field,
     Ledger,
@@ -69,41 +71,51 @@ def resumes_bit_for_bit(subject: Subject) -> None:
     assert not differences(outcome(whole.results, whole.clients), outcome(found, clients))
 
 
-def one_seed_is_one_result(subject: Subject) -> None:
-    """All numbers come from the seed: the global generators are neither read nor moved."""
-    whole, clients = watch(subject), crowd(subject.task_kind)
+@functools.cache
+def second(
+    subject: Subject,
+) -> tuple[list[RoundResult], list[Client], list[tuple[int, int]], bool]:
+    """Another run, to which somebody listens: its results, its clients, how many steps of how many
+    were done in what was told, and whether the global generators, which begin elsewhere, stay as they
+    are.
+    """
+    clients, stages = crowd(subject.task_kind), list[tuple[int, int]]()
+
+    def tell(running: Sequence[Stage]) -> None:
+        stages.extend((stage.done, stage.total) for stage in running)
+
     torch.manual_seed(1)
     random.seed(1)
     before = torch.random.get_rng_state(), random.getstate()
-    again = list(subject.run(clients))
-    after = torch.random.get_rng_state(), random.getstate()
-    assert torch.equal(before[0], after[0]), "torch's global generator was used"
-    assert before[1] == after[1], "Python's global generator was used"
+    with heard(tell):
+        results = list(subject.run(clients))
+    still = torch.equal(before[0], torch.random.get_rng_state()) and before[1] == random.getstate()
+    return results, clients, stages, still
+
+
+def one_seed_is_one_result(subject: Subject) -> None:
+    """All numbers come from the seed: the global generators are neither read nor moved."""
+    whole, (again, clients, _, still) = watch(subject), second(subject)
+    assert still, "a global generator was used"
     assert not differences(outcome(whole.results, whole.clients), outcome(again, clients))
     other = next(subject.run(crowd(subject.task_kind), seed=SEED + 1))
     assert differences(other.state.tensors, whole.results[0].state.tensors), "the seed is not used"
-    mine, others = (
+    ours, others = (
         subject.new().initialise(task(subject.task_kind), Rng(seed)) for seed in (SEED, SEED + 1)
     )
-    assert "seed" not in mine.meta or mine.meta["seed"] != others.meta["seed"]
-    names = [name for name in mine.tensors if "parameters/" in name]
+    assert "seed" not in ours.meta or ours.meta["seed"] != others.meta["seed"]
+    names = [name for name in ours.tensors if "parameters/" in name]
     for part in {name.split("parameters/")[0] for name in names}:
         own = [name for name in names if name.startswith(f"{part}parameters/")]
-        same = all(torch.equal(mine.tensors[name], others.tensors[name]) for name in own)
+        same = all(torch.equal(ours.tensors[name], others.tensors[name]) for name in own)
         assert not same, f"the network {part!r} is the same with another seed"
 
 
 def a_listener_hears_of_loops(subject: Subject) -> None:
     """Whoever shows a run hears how far it is within a round, and changes nothing."""
-    whole, clients, seen = watch(subject), crowd(subject.task_kind), list[tuple[str, int, int]]()
-
-    def tell(stages: Sequence[Stage]) -> None:
-        seen.extend((one.doing, one.done, one.total) for one in stages)
-
-    with heard(tell):
-        again = list(subject.run(clients))
-    assert any(0 < done < total for _, done, total in seen), "no loop of a round is counted"
-    assert all(done < total for _, done, total in seen), "a loop has more steps than it said"
+    whole, (again, clients, stages, _) = watch(subject), second(subject)
+    assert any(0 < done < total for done, total in stages), "no loop of a round is counted"
+    assert all(done < total for done, total in stages), "a loop has more steps than it said"
     assert not differences(outcome(whole.results, whole.clients), outcome(again, clients))
 
 
@@ -180,6 +192,34 @@ def nothing_private_is_sent(subject: Subject) -> None:
     from_real = getattr(subject.settings, "init", "noise") != "noise"
     if subject.name not in SEND_IMAGES and not from_real:
         assert not watch(subject).leaked
+
+
+#: settings that several methods share, and another value of each
+SHARED = {"class_weights": "balanced", "aggregation": "median"}
+
+
+def shared_settings_are_heeded(subject: Subject) -> None:
+    """Another value changes the parameters of what is learnt: buffers may go another way."""
+
+    def parameters(algorithm: Algorithm, result: RoundResult) -> list[torch.Tensor]:
+        model = algorithm.model(result.state)
+        models = model if isinstance(model, list) else [model]
+        return [w.detach() for each in models for w in each.parameters()]
+
+    for name, value in SHARED.items():
+        dense = name == "class_weights" and subject.task_kind != "classification"
+        if not hasattr(subject.settings, name) or dense:
+            continue
+        try:
+            settings = attrs.evolve(subject.settings, **{name: value})
+        except InputError:  # this way through the algorithm has nothing to average
+            continue
+        other = attrs.evolve(subject, settings=settings)
+        pairs = zip(watch(subject).results, other.run(crowd(subject.task_kind)), strict=True)
+        assert any(
+            not all(map(torch.equal, *(parameters(subject.new(), result) for result in pair)))
+            for pair in pairs
+        ), f"{name} changes nothing"
 
 
 # hostile uploads
@@ -325,6 +365,7 @@ PROMISES: dict[str, Callable[[Subject], None]] = {
         nothing_given_is_changed,
         bytes_are_those_of_the_tensors,
         nothing_private_is_sent,
+        shared_settings_are_heeded,
         hostile_uploads_are_refused,
         no_upload_gets_by_its_form,
         bad_settings_are_answered,

@@ -1,13 +1,15 @@
-"""The small experiments that tests of algorithms start from."""
+"""The small experiments that tests of algorithms start from, and what they run of a round."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
-from core.federation import Runtime
-from lab import Experiment, make_task, rounds
+from core.federation import Algorithm, Client, Ledger, Message, RoundResult, State, Task
+from core.rng import Rng
+from lab import Experiment, rounds
 
 
 def on_digits(
@@ -20,8 +22,29 @@ def on_digits(
     return Experiment(algorithm=algorithm, dataset="digits", partition=partition, **given)
 
 
-def accuracy_after(experiment: Experiment, **changes: Any) -> float:
-    """Test accuracy after the last round of an experiment with other fields."""
-    experiment = attrs.evolve(experiment, **changes)
-    *_, last = rounds(experiment, task=make_task(experiment, Runtime()))
-    return last.metrics["accuracy"]
+def last_round(
+    experiment: Experiment, task: Task, clients: list[Client] | None = None, **settings: Any
+) -> RoundResult:
+    """The result of the last round of an experiment, some of whose settings are others."""
+    experiment = attrs.evolve(experiment, settings={**experiment.settings, **settings})
+    *_, last = rounds(experiment, task=task, clients=clients)
+    return last
+
+
+def uploads_of(
+    algorithm: Algorithm, state: State, clients: Sequence[Client], rng: Rng
+) -> dict[int, Message]:
+    """What clients answer to a state, each with a random stream of its own."""
+    messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
+    return algorithm.at_clients("client_update", clients, messages, rng.at("client"))
+
+
+def after_rounds(
+    algorithm: Algorithm, task: Task, clients: Sequence[Client], number: int = 1, seed: int = 0
+) -> tuple[State, Ledger]:
+    """The state after so many rounds of these clients, and what crossed the network."""
+    state, ledger = algorithm.initialise(task, Rng(0)), Ledger()
+    for t in range(seed, seed + number):
+        ledger.open_round()
+        state = algorithm.round(state, clients, ledger, Rng(t))
+    return state, ledger

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import weakref
 
 import attrs
 import pytest
@@ -17,8 +15,10 @@ from core.families import conditional
 from core.federation import Client, Ledger, Message
 from core.federation.tensors import unpack
 from core.rng import Rng
-from lab import make_clients, make_task, rounds
+from lab import make_clients, rounds
+from tests.algorithms.on_digits import last_round
 from tests.algorithms.on_drawings import on_nuclei
+from tests.algorithms.watching import differences
 
 FAST = {
     "gan_steps": 3,
@@ -43,19 +43,27 @@ def test_adversarial_losses_by_hand(real):
         adversarial(logits, real, "vanila")
 
 
-def asked(task, client, settings, images, rows):
+PIXELS = (2, 3, 32, 32)
+ROWS = torch.tensor([3, 0])
+
+
+def drawn(seed=0):
+    return torch.rand(PIXELS, generator=torch.Generator().manual_seed(seed))
+
+
+def asked(task, client, images, settings):
+    """The gradient with respect to made images that a client answers."""
     algorithm = attrs.evolve(TINY, settings=FAST | settings).new_algorithm()
-    message = Message({"images": images, "conditions/rows": rows})
-    return algorithm.judge([client], {client.id: message}, [Rng(0)])[client.id].tensors
+    message = Message({"images": images, "conditions/rows": ROWS})
+    answers = algorithm.judge([client], {client.id: message}, [Rng(0)])
+    return answers[client.id].tensors["gradients/images"]
 
 
 def test_a_client_answers_with_the_gradient_of_the_absolute_error(task):
     """With this term alone: lambda_1 sign(x - y) / count, times 1 / 0.5 for the normalisation."""
-    client, rows = make_clients(TINY, task)[1], torch.tensor([3, 0])
-    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    only = {"gan": 0.0, "perceptual": 0.0, "l1": 7.0}
-    found = asked(task, client, only, images, rows)["gradients/images"]
-    difference = images - client.images[rows].float() / 255
+    client, images = make_clients(TINY, task)[1], drawn()
+    found = asked(task, client, images, {"gan": 0.0, "perceptual": 0.0, "l1": 7.0})
+    difference = images - client.images[ROWS].float() / 255
     torch.testing.assert_close(found, 7.0 / 0.5 * difference.sign() / images.numel())
 
 
@@ -69,14 +77,13 @@ WRONG = {
 @pytest.mark.parametrize("gan_loss", WRONG)
 def test_the_judge_learns_before_it_says_what_it_thinks(task, gan_loss):
     """The adversarial gradient is that of the D_k that has taken its step, as in the authors' code."""
-    client, rows = make_clients(TINY, task)[0], torch.tensor([1, 2])
-    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    client, images = make_clients(TINY, task)[0], drawn()
     only = {"gan": 0.3, "perceptual": 0.0, "l1": 0.0, "gan_loss": gan_loss}
-    found = asked(task, client, only, images, rows)["gradients/images"]
+    found = asked(task, client, images, only)
     judge = conditional.judge(task, Rng(0), width=2, layers=3)
     unpack(judge, client.memory, "judge/")
     made = images.clone().requires_grad_()
-    shown = conditional.beside(task, task.dataset.standardise(made), client.labels[rows])
+    shown = conditional.beside(task, task.dataset.standardise(made), client.labels[ROWS])
     (0.3 * WRONG[gan_loss][0](judge(shown)).mean()).backward()
     torch.testing.assert_close(found, made.grad)
 
@@ -86,38 +93,33 @@ def test_a_judge_learns_from_real_and_made_images(task, gan_loss):
     """Adam's mean after a step is 1 - beta of the gradient of -log D(y|x) - log(1 - D(G(x)|x)), or
     of (D(y|x) - 1)^2 + D(G(x)|x)^2.
     """
-    client, rows = make_clients(TINY, task)[2], torch.tensor([0, 2])
-    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    client, images = make_clients(TINY, task)[2], drawn()
     judge = conditional.judge(task, Rng(0, ("asyndgan",)).at("judge", 2), width=2, layers=3)
-    told = {"judging": 0.2, "gan_lr": 0.004, "gan_loss": gan_loss}
-    asked(task, client, told, images, rows)
+    settings = {"judging": 0.2, "gan_lr": 0.004, "gan_loss": gan_loss}
+    asked(task, client, images, settings)
     made, real = (
-        judge(conditional.beside(task, shown, client.labels[rows]))
-        for shown in (task.dataset.standardise(images), task.inputs(client.images[rows]))
+        judge(conditional.beside(task, shown, client.labels[ROWS]))
+        for shown in (task.dataset.standardise(images), task.inputs(client.images[ROWS]))
     )
     on_real, on_made = WRONG[gan_loss]
-    loss = on_made(made).mean() + on_real(real).mean()
-    (0.2 * loss).backward()
+    (0.2 * (on_made(made).mean() + on_real(real).mean())).backward()
     for name, w in judge.named_parameters():
-        found = client.memory[f"judge/adam/exp_avg/{name}"]
-        torch.testing.assert_close(found, 0.5 * w.grad, rtol=1e-4, atol=1e-7)
+        mean = client.memory[f"judge/adam/exp_avg/{name}"]
+        torch.testing.assert_close(mean, 0.5 * w.grad, rtol=1e-4, atol=1e-7)
         # the step itself is -lr g / (|g| + eps)
         moved, clear = client.memory[f"judge/parameters/{name}"] - w.detach(), w.grad.abs() > 1e-4
-        torch.testing.assert_close(
-            moved[clear], -0.004 * w.grad[clear].sign(), rtol=0.01, atol=1e-5
-        )
-    asked(task, client, told, images, rows)
+        wanted = -0.004 * w.grad.sign()
+        torch.testing.assert_close(moved[clear], wanted[clear], rtol=0.01, atol=1e-5)
+    asked(task, client, images, settings)
     assert {int(v) for k, v in client.memory.items() if "/adam/step/" in k} == {2}
 
 
 def test_the_perceptual_loss_has_its_factor(task):
     """With this term alone: its gradient at the network that all clients draw."""
-    client, rows = make_clients(TINY, task)[1], torch.tensor([3, 0])
-    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(4))
-    only = {"gan": 0.0, "perceptual": 0.3, "l1": 0.0}
-    found = asked(task, client, only, images, rows)["gradients/images"]
+    client, images = make_clients(TINY, task)[1], drawn()
+    found = asked(task, client, images, {"gan": 0.0, "perceptual": 0.3, "l1": 0.0})
     perception = task.new_model(Rng(0, ("asyndgan",)).at("perception")).eval()
-    made, real = images.clone().requires_grad_(), task.inputs(client.images[rows])
+    made, real = images.clone().requires_grad_(), task.inputs(client.images[ROWS])
     (0.3 * conditional.perceptual_loss(perception, task.dataset.standardise(made), real)).backward()
     torch.testing.assert_close(found, made.grad)
 
@@ -165,30 +167,44 @@ def test_each_client_is_sent_images_of_its_own_maps_and_of_others_in_every_step(
     assert all(len(set(step)) > 1 for step in drawn)  # and not the same for all clients
 
 
+EPOCHS = {key: value for key, value in FAST.items() if key != "local_steps"} | {"local_epochs": 2}
+
+
 def test_passes_of_the_segmentation_network_are_over_the_maps_of_all(task):
-    settings = {k: v for k, v in FAST.items() if k != "local_steps"} | {"local_epochs": 2}
-    stated = attrs.evolve(TINY, settings=settings)
+    stated = attrs.evolve(TINY, settings=EPOCHS)
     *_, last = rounds(stated, task=task)
     maps = sum(map(len, make_clients(stated, task)))
     assert last.state.meta["step"] == 3 + 2 * -(-maps // 4)
 
 
+def test_no_step_is_taken_twice_where_clients_take_turns(task):
+    """Steps in epochs depend on who takes part: with fewer maps their number may fall."""
+    stated, members = (
+        attrs.evolve(TINY, settings=EPOCHS, active=1, rounds=5),
+        make_clients(TINY, task),
+    )
+    small = Client(0, task, members[0].images[:2], members[0].labels[:2])
+    results = rounds(stated, task=task, clients=[small, members[1]])
+    steps = [result.state.meta["step"] for result in results]
+    assert steps == sorted(steps)
+
+
 def test_a_client_answers_the_same_alone_and_among_others(task):
     """One discriminator carries every client's weights in turn: nothing of one reaches the next."""
-    images = torch.rand(3, 2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
-    algorithm, rows = TINY.new_algorithm(), torch.tensor([4, 1])
-    together, alone = make_clients(TINY, task), make_clients(TINY, task)
-    for step in range(3):
-        message = Message({"images": images[step], "conditions/rows": rows})
+    algorithm, together, alone = (
+        TINY.new_algorithm(),
+        make_clients(TINY, task),
+        make_clients(TINY, task),
+    )
+    for step in range(2):
+        message = Message({"images": drawn(step), "conditions/rows": ROWS})
         messages = {client.id: message for client in together}
         answers = algorithm.at_clients("judge", together, messages, Rng(0))
         for client in alone:
             (own,) = algorithm.judge([client], messages, [Rng(0)]).values()
-            name = "gradients/images"
-            assert torch.equal(own.tensors[name], answers[client.id].tensors[name])
+            assert not differences(own, answers[client.id])
     for one, other in zip(together, alone, strict=True):
-        assert one.memory.keys() == other.memory.keys()
-        assert all(torch.equal(value, other.memory[name]) for name, value in one.memory.items())
+        assert not differences(one.memory, other.memory)
 
 
 @pytest.mark.parametrize("refused", [None, 2])
@@ -197,21 +213,20 @@ def test_the_server_weighs_gradients_by_the_clients_sizes(task, refused):
     refused adds nothing.
     """
     stated = attrs.evolve(TINY, refused="leave_out")
-    algorithm, clients = stated.new_algorithm(), make_clients(TINY, task)
-    clients = [
-        attrs.evolve(clients[0], images=clients[0].images[:6], labels=clients[0].labels[:6]),
-        *clients[1:],
-    ]
-    state, ledger = algorithm.initialise(task, Rng(0)), Ledger()
+    algorithm, (first, *others) = stated.new_algorithm(), make_clients(stated, task)
+    first = attrs.evolve(first, images=first.images[:6], labels=first.labels[:6])
+    clients, ledger = [first, *others], Ledger()
+    state = algorithm.initialise(task, Rng(0))
     ledger.open_round()
     generator, sent = algorithm.generator(state), {}
 
     def judge(clients, messages, rng):
         sent.update({id_: message.tensors for id_, message in messages.items()})
-        slopes = {c.id: torch.full((2, 3, 32, 32), float(c.id + 1)) for c in clients}
-        if refused is not None:
-            slopes[refused].fill_(math.nan)
-        return {id_: Message({"gradients/images": slope}) for id_, slope in slopes.items()}
+        values = {c.id: math.nan if c.id == refused else float(c.id + 1) for c in clients}
+        return {
+            id_: Message({"gradients/images": torch.full(PIXELS, value)})
+            for id_, value in values.items()
+        }
 
     algorithm.judge = judge
     maps = [conditional.maps_of(client) for client in clients]
@@ -231,88 +246,36 @@ def test_the_server_weighs_gradients_by_the_clients_sizes(task, refused):
 
 def test_rounds_only_cut_the_steps(task):
     """Three rounds, which cut those of both networks, give what one gives."""
-    *_, one = rounds(TINY, task=task)
-    *_, three = rounds(attrs.evolve(TINY, rounds=3), task=task)
-    for name, value in one.state.tensors.items():
-        assert torch.equal(value, three.state.tensors[name]), name
+    one, three = last_round(TINY, task), last_round(attrs.evolve(TINY, rounds=3), task)
+    assert not differences(one.state.tensors, three.state.tensors)
     assert one.ledger.total("up") == three.ledger.total("up")
     images = 3 * 4 * 2 * 3 * 32 * 32 * 4
     assert one.ledger.total("up")["gradients"] == one.ledger.total("down")["images"] == images
 
 
-def test_what_is_built_for_a_run_goes_with_it():
-    """What stays between the steps holds neither task nor data set once the run is over."""
-    own = make_task(TINY)
-    list(rounds(TINY, task=own))
-    kept = weakref.ref(own)
-    del own
-    gc.collect()
-    assert kept() is None
-
-
-def test_it_learns_nothing_but_masks(task):
-    experiment = attrs.evolve(
-        TINY, dataset="digits", model="convnet", model_options={}, partition={"name": "iid"}
-    )
-    with pytest.raises(
-        InputError, match=r"for segmentation, but digits .* takes nuclei_drawn with"
-    ):
-        list(rounds(experiment))
-
-
-def test_a_round_goes_on_without_a_client_whose_maps_were_refused(task, monkeypatch):
-    honest = AsynDGAN.introduce
-
-    def introduce(self, clients, messages, rng):
-        answers = honest(self, clients, messages, rng)
-        wrong = answers[1].tensors["conditions"].clone()
-        wrong[0, 0, 0] = 3  # there are 0, 1 and 2
-        return answers | {1: Message({"conditions": wrong})}
-
-    monkeypatch.setattr(AsynDGAN, "introduce", introduce)
-    *_, last = rounds(attrs.evolve(TINY, refused="leave_out"), task=task)
-    assert list(last.ledger.rounds[0]["refused"]) == ["1"] and 0 <= last.metrics["dice"] <= 1
-    assert "conditions/0" in last.state.tensors and "conditions/1" not in last.state.tensors
-
-
 def test_all_that_the_server_knows_teaches_also_where_clients_take_turns(task, monkeypatch):
     """One client takes part in a round; the maps of those before it are there, too."""
-    heard = []
-    honest = AsynDGAN._taught
+    seen, taught = [], AsynDGAN._taught
 
-    def taught(self, task, tensors, generator, maps, steps, root):
-        heard.append([len(own) for own in maps])
-        return honest(self, task, tensors, generator, maps, steps, root)
+    def noting(self, task, tensors, generator, maps, *rest):
+        seen.append([len(own) for own in maps])
+        return taught(self, task, tensors, generator, maps, *rest)
 
-    monkeypatch.setattr(AsynDGAN, "_taught", taught)
+    monkeypatch.setattr(AsynDGAN, "_taught", noting)
     stated = attrs.evolve(TINY, settings=FAST | {"gan_steps": 1}, active=1, rounds=4)
-    sizes = {one.id: len(one) for one in make_clients(stated, task) if len(one)}
+    sizes = {client.id: len(client) for client in make_clients(stated, task)}
     *_, last = rounds(stated, task=task)
     known = {int(name.split("/")[1]) for name in last.state.tensors if "conditions/" in name}
-    assert len(known) > 1 and heard[-1] == [sizes[owner] for owner in sorted(known)]
+    assert len(known) > 1 and seen[-1] == [sizes[owner] for owner in sorted(known)]
 
 
-def test_no_step_is_taken_twice_where_clients_take_turns(task):
-    """Steps in epochs depend on who takes part: with fewer maps their number may fall."""
-    settings = {key: value for key, value in FAST.items() if key != "local_steps"}
-    stated = attrs.evolve(TINY, settings=settings | {"local_epochs": 2}, active=1, rounds=5)
-    members = make_clients(TINY, task)
-    small = Client(0, task, members[0].images[:2], members[0].labels[:2])
-    steps = [
-        result.state.meta["step"]
-        for result in rounds(stated, task=task, clients=[small, members[1]])
-    ]
-    assert steps == sorted(steps)
-
-
-def test_images_that_are_made_are_not_augmented(task):
-    augmented = attrs.evolve(TINY, settings=FAST | {"local_augmentation": "crop_flip"})
-    with pytest.raises(InputError, match="set local_augmentation to none"):
-        list(rounds(augmented, task=task))
-
-
-@pytest.mark.parametrize("layers", [4, 5])
-def test_images_too_small_for_the_judges_are_refused_before_the_first_round(task, layers):
-    deep = attrs.evolve(TINY, settings=FAST | {"discriminator_layers": layers})
-    with pytest.raises(InputError, match="32x32 at most 3 times: it cannot have"):
-        deep.new_algorithm().initialise(task, Rng(0))
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"local_augmentation": "crop_flip"}, "set local_augmentation to none"),
+        ({"discriminator_layers": 4}, "32x32 at most 3 times"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_first_round(task, settings, reason):
+    with pytest.raises(InputError, match=reason):
+        attrs.evolve(TINY, settings=FAST | settings).new_algorithm().initialise(task, Rng(0))

@@ -194,6 +194,14 @@ class Naive(fedvck.FedVCK):
         return answers
 
 
+class Heedless(fedavg.FedAvg):
+    """Averages by samples, whatever rule is set."""
+
+    def server_update(self, state, uploads, rng):
+        mean = fedavg.FedAvg(attrs.evolve(self.settings, aggregation="mean"), self.schedule)
+        return mean.server_update(state, uploads, rng)
+
+
 class Trusting(fedavg.FedAvg):
     """Takes what comes."""
 
@@ -237,6 +245,7 @@ BROKEN = {
     Thrifty: "bytes_are_those_of_the_tensors",
     Gossip: "nothing_private_is_sent",
     Naive: "nothing_private_is_sent",
+    Heedless: "shared_settings_are_heeded",
     Trusting: "hostile_uploads_are_refused",
     Lenient: "hostile_uploads_are_refused",
     Unchecked: "bad_settings_are_answered",

@@ -1,4 +1,4 @@
-"""DC and DSA: their budgets, what augmentation changes, and that they learn."""
+"""DC and DSA: their budgets, and what augmentation changes."""
 
 import pytest
 import torch
@@ -7,9 +7,9 @@ from core import algorithms
 from core.baselines import dc as module
 from core.errors import InputError
 from core.families import condensing
-from core.federation import Runtime
 from core.rng import Rng
-from lab import Experiment, make_clients, make_task
+from lab import Experiment
+from tests.algorithms.on_digits import uploads_of
 
 SMALL = {
     "images_per_class": 1,
@@ -22,28 +22,24 @@ SMALL = {
 TINY = Experiment(algorithm="dc", dataset="digits", model_options={"width": 8}, clients=2, rounds=1)
 
 
-def uploaded(task, name, **more):
+def uploaded(task, clients, name, **more):
     algorithm = algorithms.create(name, SMALL | more)
-    client = make_clients(TINY, task)[0]
-    message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), 0)
-    return algorithm.client_update(client, message, Rng(3)).tensors["images"].int()
+    state = algorithm.initialise(task, Rng(0))
+    return uploads_of(algorithm, state, clients[:1], Rng(3))[0].tensors["images"].int()
 
 
-@pytest.mark.parametrize("name", ["dc", "dsa"])
-def test_the_defaults_are_those_of_the_authors_code(name):
-    settings = algorithms.create(name).settings
-    assert (settings.iterations, settings.image_lr, settings.network_lr, settings.real_batch) == (
-        1000,
-        0.1,
-        0.01,
-        256,
+@pytest.mark.parametrize(
+    ("name", "augmentation", "init"),
+    [("dc", "none", "noise"), ("dsa", "color_crop_cutout_flip_scale_rotate", "real")],
+)
+def test_the_defaults_are_those_of_the_authors_code(name, augmentation, init):
+    printed, released = (
+        algorithms.create(name, variant=which).settings for which in ("printed", "released")
     )
-    assert (
-        settings.augmentation == {"dc": "none", "dsa": "color_crop_cutout_flip_scale_rotate"}[name]
-    )
-    assert settings.replacement
-    released = algorithms.create(name, variant="released").settings
-    assert (released.init, released.replacement) == ({"dc": "noise", "dsa": "real"}[name], False)
+    assert (printed.iterations, printed.real_batch) == (1000, 256)
+    assert (printed.image_lr, printed.network_lr) == (0.1, 0.01)
+    assert (printed.augmentation, printed.replacement) == (augmentation, True)
+    assert (released.init, released.replacement) == (init, False)
 
 
 @pytest.mark.parametrize(
@@ -51,14 +47,10 @@ def test_the_defaults_are_those_of_the_authors_code(name):
     [(1, (1, 1)), (10, (10, 50)), (20, (20, 25)), (30, (30, 20)), (40, (40, 15)), (50, (50, 10))],
 )
 def test_how_often_images_and_network_take_turns(images, loops):
-    matching = algorithms.create("dc", {"images_per_class": images}).settings.matching
-    assert (matching.matches, matching.network_steps) == loops
-    own = algorithms.create(
-        "dc", {"images_per_class": images, "matches": 3, "network_steps": 2}
-    ).settings.matching
-    assert (own.matches, own.network_steps) == (3, 2)
-    some = algorithms.create("dsa", {"images_per_class": images, "matches": 3}).settings.matching
-    assert (some.matches, some.network_steps) == (3, loops[1])
+    for name, own in (("dc", {}), ("dsa", {"matches": 3}), ("dc", {"network_steps": 2})):
+        matching = algorithms.create(name, {"images_per_class": images, **own}).settings.matching
+        wanted = own.get("matches", loops[0]), own.get("network_steps", loops[1])
+        assert (matching.matches, matching.network_steps) == wanted
 
 
 @pytest.mark.parametrize("more", [{}, {"matches": 3}, {"network_steps": 2}])
@@ -69,14 +61,15 @@ def test_for_other_numbers_of_images_both_loops_must_be_said(more):
         algorithms.create("dc", {"images_per_class": 5, **more})
 
 
-def test_normalised_real_images_are_matched_from_the_start_that_is_given(monkeypatch):
+def test_normalised_real_images_are_matched_from_the_start_that_is_given(
+    task, clients, monkeypatch
+):
     """Of networks that all clients share, and of draws of each client."""
-    seen = []
+    seen, rngs = [], [Rng(1), Rng(2)]
     monkeypatch.setattr(
         module, "match_gradients", lambda *given: seen.extend(given) or (given[1] + 1, None)
     )
-    task, rngs = make_task(TINY, Runtime()), [Rng(1), Rng(2)]
-    real, _ = condensing.gather(make_clients(TINY, task), rngs)
+    real, _ = condensing.gather(clients, rngs)
     start = torch.rand(real.groups, 1, 1, 8, 8, generator=Rng(0).generator())
     found = algorithms.create("dc", SMALL).condense(task, real, start, Rng(7), rngs)
     problem, given = seen
@@ -86,8 +79,8 @@ def test_normalised_real_images_are_matched_from_the_start_that_is_given(monkeyp
     assert problem.networks == Rng(7) and list(problem.draws.rngs) == rngs
 
 
-def test_dsa_is_dc_with_augmentation():
-    task = make_task(TINY, Runtime())
-    assert torch.equal(uploaded(task, "dsa", augmentation="none"), uploaded(task, "dc"))
-    assert not torch.equal(uploaded(task, "dsa"), uploaded(task, "dc"))
-    assert not torch.equal(uploaded(task, "dc", matches=2, network_lr=1.0), uploaded(task, "dc"))
+def test_dsa_is_dc_with_augmentation(task, clients):
+    plain = uploaded(task, clients, "dc")
+    assert torch.equal(uploaded(task, clients, "dsa", augmentation="none"), plain)
+    assert not torch.equal(uploaded(task, clients, "dsa"), plain)
+    assert not torch.equal(uploaded(task, clients, "dc", matches=2, network_lr=1.0), plain)

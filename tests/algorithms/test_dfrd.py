@@ -1,20 +1,22 @@
-"""DFRD: the terms of the generator, the ensemble, the game on the server, label counts,
-resuming.
+"""DFRD: the terms of the generator, the ensemble, label counts and the game on the server, as
+described and as in the public copy of its code.
 """
 
 import attrs
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from core import algorithms
-from core.baselines.dfrd import DFRD, Ensemble, diversity_loss, transferability_loss
+from core.baselines.dfrd import DFRD, Ensemble, diversity_loss
 from core.federation import Message, pack
 from core.federation.tensors import unpack
 from core.models.stacked import Stacked
 from core.rng import Rng
-from lab import rounds
-from tests.algorithms.on_digits import accuracy_after, on_digits
+from core.server.game import embedding_excess, transferability_loss
+from lab import make_clients
+from tests.algorithms.on_digits import last_round, on_digits, uploads_of
 
 GAME = {"iterations": 2, "server_batch": 8, "generator_width": 4, "noise": 8}
 LOCAL = {"local_steps": 2, "batch_size": 16}
@@ -29,60 +31,30 @@ def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
-def softmax(logits):
-    odds = np.exp(logits)
+def softmax(logits, temperature=1.0):
+    odds = np.exp(np.asarray(logits) / temperature)
     return odds / odds.sum(1, keepdims=True)
 
 
-def test_transferability_counts_images_between_the_two_boundaries_only():
-    heard, own, labels = random(200, 3), random(200, 3, seed=1), torch.arange(200) % 3
-    p, q, total = softmax(heard.numpy()), softmax(own.numpy()), 0.0
-    for i, y in enumerate(labels.tolist()):
-        if p[i].argmax() == y and q[i].argmax() != y:
-            total += (q[i] * np.log(q[i] / p[i])).sum()
-    assert float(transferability_loss(heard, own, labels)) == pytest.approx(-total / 200, rel=1e-10)
-    right = torch.nn.functional.one_hot(labels, 3).double()
-    assert (
-        float(transferability_loss(right, right, labels)) == 0
-    )  # the global model sees the label too
-    assert float(transferability_loss(-right, heard, labels)) == 0  # the ensemble does not
+def distances(each, distance):
+    """Distances between all rows, (N, N), in float64."""
+    rows = each.detach().flatten(1).double().numpy()
+    apart = rows[:, None] - rows
+    return np.linalg.norm(apart, axis=2) if distance == "norm" else (apart**2).mean(2)
 
 
 @pytest.mark.parametrize("distance", ["norm", "mean_square"])
 def test_diversity_is_the_exponential_of_the_mean_product_of_distances(distance):
-    images, merged = 0.1 * random(7, 2, 4, 4), random(7, 5, seed=1)
-
-    def apart(a, b):
-        difference = (a - b).numpy().ravel()
-        return np.linalg.norm(difference) if distance == "norm" else (difference**2).mean()
-
-    mean = np.mean(
-        [
-            apart(images[i], images[j]) * apart(merged[i], merged[j])
-            for i in range(7)
-            for j in range(7)
-        ]
-    )
-    assert float(diversity_loss(images, merged, distance)) == pytest.approx(np.exp(-mean), rel=1e-5)
-    assert float(
-        diversity_loss(images[:1].expand(7, -1, -1, -1), merged, distance)
-    ) == pytest.approx(1, abs=1e-3)
-
-
-def test_diversity_sees_small_differences_of_bright_images_in_float32():
-    images, merged = (20 + 0.01 * random(5, 3, 8, 8)).float(), random(5, 4, seed=1).float()
-    s, h = (each.flatten(1).double().numpy() for each in (images, merged))
-    s, h = (np.linalg.norm(each[:, None] - each, axis=2) for each in (s, h))
-    assert float(diversity_loss(images, merged, "norm")) == pytest.approx(
-        np.exp(-(s * h).mean()), rel=1e-4
-    )
-
-
-@pytest.mark.parametrize("distance", ["norm", "mean_square"])
-def test_diversity_has_a_finite_gradient_also_for_equal_images(distance):
-    images = torch.ones(4, 1, 8, 8, requires_grad=True)
-    (gradient,) = torch.autograd.grad(diversity_loss(images, random(4, 3), distance), images)
-    assert torch.isfinite(gradient).all()
+    merged = random(7, 5, seed=1)
+    # also of small differences of bright images, in float32
+    for images in (0.1 * random(7, 2, 4, 4), (20 + 0.01 * random(7, 3, 8, 8)).float()):
+        mean = (distances(images, distance) * distances(merged, distance)).mean()
+        found = diversity_loss(images, merged.to(images.dtype), distance)
+        assert float(found) == pytest.approx(np.exp(-mean), rel=1e-4)
+    equal = torch.ones(7, 1, 8, 8, requires_grad=True)
+    loss = diversity_loss(equal, merged, distance)
+    assert float(loss.detach()) == pytest.approx(1, abs=1e-3)
+    assert torch.isfinite(torch.autograd.grad(loss, equal)[0]).all()
 
 
 def test_the_printed_norms_vanish_for_images_as_large_as_those_of_the_paper():
@@ -113,20 +85,19 @@ def test_counts_of_labels_say_who_is_heard_and_what_is_drawn(task, monkeypatch):
     counts = np.array([[9, 0, 1, 0], [3, 6, 0, 0], [0, 2, 4, 0]])
     counts = np.pad(counts, ((0, 0), (0, 6)))
     uploads, seen = {}, []
-    for k, of in enumerate(counts):
-        tensors = pack(task.new_model(Rng(k))) | {"labels/counts": torch.from_numpy(of)}
-        uploads[k] = Message(tensors, {"samples": int(of.sum())})
+    for k, own in enumerate(counts):
+        tensors = pack(task.new_model(Rng(k))) | {"labels/counts": torch.from_numpy(own)}
+        uploads[k] = Message(tensors, {"samples": int(own.sum())})
     monkeypatch.setattr(DFRD, "_distil", lambda self, *asked: seen.append(asked) or {})
     algorithm = dfrd()
     algorithm.server_update(algorithm.initialise(task, Rng(0)), uploads, Rng(5))
     ((_, _, ensemble, often, _),) = seen
-    np.testing.assert_allclose(often / often.sum(), counts.sum(0) / counts.sum(), rtol=1e-6)
     shares = [[0.75, 0, 0.2], [0.25, 0.75, 0], [0, 0.25, 0.8]]
     np.testing.assert_allclose(ensemble.shares, np.pad(shares, ((0, 0), (0, 7))), rtol=1e-6)
-    draws = torch.Generator().manual_seed(0)
-    _, labels = dfrd(server_batch=50_000, noise=1)._sample(often, draws)
-    found = np.bincount(labels, minlength=10) / 50_000
-    np.testing.assert_allclose(found, counts.sum(0) / counts.sum(), atol=0.01)
+    share = counts.sum(0) / counts.sum()
+    np.testing.assert_allclose(often / often.sum(), share, rtol=1e-6)
+    _, labels = dfrd(server_batch=50_000, noise=1)._sample(often, torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(np.bincount(labels, minlength=10) / 50_000, share, atol=0.01)
 
 
 def test_label_and_noise_are_multiplied(task):
@@ -139,70 +110,46 @@ def test_label_and_noise_are_multiplied(task):
 
 
 def test_clients_count_the_labels_of_their_batches(task, clients):
-    client = clients[0]
-    whole = dfrd(local_steps=None, local_epochs=3)
-    state = whole.initialise(task, Rng(0))
-    upload = whole.client_update(client, whole.broadcast(state, 0), Rng(1))
-    assert upload.tensors["labels/counts"].equal(3 * client.class_counts)
-    some = (
-        dfrd(local_steps=2)
-        .client_update(client, whole.broadcast(state, 0), Rng(1))
-        .tensors["labels/counts"]
-    )
-    assert some.sum() == 32 and not (some > client.class_counts).any()
+    def counted(**settings):
+        algorithm = dfrd(**settings)
+        uploads = uploads_of(algorithm, algorithm.initialise(task, Rng(0)), clients[:1], Rng(1))
+        return uploads[0].tensors["labels/counts"]
+
+    own = clients[0].class_counts
+    assert counted(local_steps=None, local_epochs=3).equal(3 * own)
+    some = counted(local_steps=2)
+    assert some.sum() == 32 and not (some > own).any()
 
 
-def test_without_the_game_it_is_fedavg_bit_for_bit(task, one_by_one):
-    *_, plain = rounds(attrs.evolve(TINY, algorithm="fedavg", settings=LOCAL), task=task)
-    *_, ours = rounds(attrs.evolve(TINY, settings=TINY.settings | {"iterations": 0}), task=task)
-    assert all(ours.state.tensors[name].equal(value) for name, value in plain.state.tensors.items())
-    *_, played = rounds(TINY, task=task)
-    assert not played.state.tensors["parameters/classifier.weight"].equal(
-        plain.state.tensors["parameters/classifier.weight"]
-    )
-
-
-@pytest.fixture
-def after(task, clients):
+@pytest.fixture(scope="module")
+def after(task):
     """A state, the uploads that its clients answer, and the state after the server has seen
     them.
     """
     algorithm = dfrd(ema=0.75)
     state = algorithm.initialise(task, Rng(0))
-    uploads = {
-        c.id: algorithm.client_update(c, algorithm.broadcast(state, c.id), Rng(c.id))
-        for c in clients
-    }
-    before = {
-        id_: {name: value.clone() for name, value in upload.tensors.items()}
-        for id_, upload in uploads.items()
-    }
-    new = algorithm.server_update(state, uploads, Rng(5))
-    for id_, upload in uploads.items():  # the teachers stay as they were uploaded
-        assert all(upload.tensors[name].equal(value) for name, value in before[id_].items())
-    return state, uploads, new
+    uploads = uploads_of(algorithm, state, make_clients(TINY, task), Rng(0))
+    return state, uploads, algorithm.server_update(state, uploads, Rng(5))
 
 
-@pytest.fixture
+def fixed_ensemble(task):
+    """Two models by random shares of each class."""
+    shares = torch.rand(2, 10, generator=torch.Generator().manual_seed(0))
+    return Ensemble(Stacked([task.new_model(Rng(k)).eval() for k in (1, 2)]), shares)
+
+
+@pytest.fixture(scope="module")
 def game(task):
     """A game of one step each, what it starts from, and what it gives; the generator moves far."""
     once = {"iterations": 1, "generator_steps": 1, "student_steps": 1, "alpha": 0.3}
-    once |= {"generator_lr": 0.2}
-    weights = {"transferability": 2.0, "diversity": 3.0}
+    weights = {"transferability": 2.0, "diversity": 3.0, "generator_lr": 0.2}
     plain = {"server_momentum": 0.0, "server_weight_decay": 0.0, "server_lr": 0.5}
     algorithm, often = dfrd(**once, **weights, **plain), torch.ones(10)
-    tensors = algorithm.initialise(task, Rng(0)).tensors
-    shares = torch.rand(2, 10, generator=torch.Generator().manual_seed(0))
-    ensemble = Ensemble(Stacked([task.new_model(Rng(k)).eval() for k in (1, 2)]), shares)
+    tensors, ensemble = algorithm.initialise(task, Rng(0)).tensors, fixed_ensemble(task)
     draws = Rng(5).at("draws").generator()
     samples = [algorithm._sample(often, draws) for _ in range(2)]
-    return (
-        algorithm,
-        tensors,
-        ensemble,
-        samples,
-        algorithm._distil(task, tensors, ensemble, often, Rng(5)),
-    )
+    found = algorithm._distil(task, tensors, ensemble, often, Rng(5))
+    return algorithm, tensors, ensemble, samples, found
 
 
 def test_the_students_step_on_the_new_and_the_averaged_generator(task, game):
@@ -253,7 +200,7 @@ def test_the_generators_step_is_down_its_three_terms(task, game):
     merged = noise * generator.embedding[labels]
     made = task.dataset.standardise(generator(merged))
     heard, own = ensemble(made, labels), algorithm.network(task, tensors).eval()(made)
-    loss = torch.nn.functional.cross_entropy(heard, labels)
+    loss = F.cross_entropy(heard, labels)
     loss = loss + 2 * transferability_loss(heard, own, labels)
     (loss + 3 * diversity_loss(made, merged, "mean_square")).backward()
     for name, w in generator.named_parameters():
@@ -261,11 +208,10 @@ def test_the_generators_step_is_down_its_three_terms(task, game):
         torch.testing.assert_close(mean, 0.5 * w.grad, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("distance", ["norm", "mean_square"])
-def test_the_generators_loss_has_the_distance_that_is_asked_for(task, distance):
-    """The loss with L_div less the loss without it: by NumPy, of inputs that are near each other."""
+def test_the_generators_loss_has_the_distance_that_is_asked_for(task):
+    """The loss with L_div less the loss without it, of inputs that are near each other."""
     often, draws = torch.ones(10), torch.Generator().manual_seed(3)
-    plain, other = (dfrd(diversity=weight, distance=distance) for weight in (0.0, 2.0))
+    plain, other = (dfrd(diversity=weight, distance="norm") for weight in (0.0, 2.0))
     generator, student = plain._generator(task, Rng(0)), task.new_model(Rng(0)).eval()
     ensemble = Ensemble(Stacked([task.new_model(Rng(1)).eval()]), torch.ones(1, 10))
     noise, labels = plain._sample(often, draws)
@@ -277,12 +223,7 @@ def test_the_generators_loss_has_the_distance_that_is_asked_for(task, distance):
         )
         merged = generator.merge(noise, labels)
         images = task.dataset.standardise(generator(merged))
-    s, h = (each.flatten(1).double().numpy() for each in (images, merged))
-    s, h = (each[:, None] - each for each in (s, h))
-    if distance == "norm":
-        apart = np.linalg.norm(s, axis=2) * np.linalg.norm(h, axis=2)
-    else:
-        apart = (s**2).mean(2) * (h**2).mean(2)
+    apart = distances(images, "norm") * distances(merged, "norm")
     assert float(whole - without) == pytest.approx(2 * np.exp(-apart.mean()), rel=1e-4)
 
 
@@ -312,70 +253,192 @@ def test_the_student_keeps_the_averaged_running_statistics(after):
             assert close == name.startswith("buffers/"), name
 
 
-def test_the_student_learns_what_the_ensemble_says(task, clients):
-    """On images of the generator most of the distance to the ensemble is gone.
+@pytest.mark.parametrize("variant", ["printed", "released"])
+def test_both_generators_go_on_from_round_to_round_and_as_described_adam_too(task, variant):
+    last = last_round(attrs.evolve(TINY, variant=variant), task)
+    kinds = {name.split("/")[0] for name in last.state.tensors}
+    assert kinds - {"adam"} == {"parameters", "buffers", "generator", "ema"}
+    assert ("adam" in kinds) == (variant == "printed")
+    if "adam" in kinds:  # rounds, iterations, steps
+        assert last.state.tensors["adam/step/embedding"] == 3 * 2 * 2
 
-    The ensemble hears its models by the label that was asked for, and a student sees the image
-    alone: the best it can do is the mean over labels, as long as the images of a young generator do
-    not show theirs.
+
+# the public copy of its code
+
+#: the copy's value of each setting that it changes
+CODE = {
+    "local_steps": 20,
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "server_momentum": 0.0,
+    "transferability_form": "released",
+    "temperature": 10.0,
+    "embedding_bound": 0.25,
+    "output": "inputs",
+    "draws": "each_step",
+    "moments": "anew",
+    "ema_start": "zero",
+}
+
+
+#: what concerns the game on the server
+SERVER = {
+    name: value
+    for name, value in CODE.items()
+    if name not in attrs.fields_dict(algorithms.find("fedavg").Settings)
+}
+
+
+def test_printed_and_released_values():
+    switches = algorithms.switches("dfrd")
+    assert {name: pair[1] for name, pair in switches.items()} == CODE
+
+
+@pytest.mark.parametrize("form", ["printed", "released"])
+@pytest.mark.parametrize("temperature", [1.0, 10.0])
+def test_transferability_counts_images_between_the_two_boundaries_only(form, temperature):
+    """Over all images, or over those; the released one moves the ensemble alone."""
+    both, labels = [random(200, 3, seed=k).requires_grad_() for k in (0, 1)], torch.arange(200) % 3
+    p, q = (softmax(each.detach(), temperature) for each in both)
+    chosen = (p.argmax(1) == labels.numpy()) & (q.argmax(1) != labels.numpy())
+    total = (q * np.log(q / p)).sum(1)[chosen].sum()
+    loss = transferability_loss(*both, labels, temperature, form)
+    wanted = -total / (200 if form == "printed" else chosen.sum())
+    assert float(loss.detach()) == pytest.approx(wanted, rel=1e-9)
+    first, second = torch.autograd.grad(loss, both, allow_unused=True)
+    assert first.any() and (second is None) == (form == "released")
+    # both see the label, so that no image lies between
+    right = both[0].detach().requires_grad_()
+    loss = transferability_loss(right, right, right.argmax(1), temperature, form)
+    assert float(loss.detach()) == 0 and not torch.autograd.grad(loss, right)[0].any()
+
+
+def test_embeddings_pay_for_what_is_longer_than_noise():
+    embeddings = torch.tensor([[3.0, 4, 0, 0], [1, 1, 0, 0], [2, 0, 0, 0], [0, 0, 12, 5]])
+    assert float(embedding_excess(embeddings)) == pytest.approx((3 + 0 + 0 + 11) / 4)
+
+
+@pytest.fixture
+def unlike_half(task):
+    """A task whose images are standardised by another mean and deviation than 0.5."""
+    return attrs.evolve(task, dataset=attrs.evolve(task.dataset, mean=(0.3,), std=(0.2,)))
+
+
+def test_a_generator_makes_pixels_or_the_inputs_of_a_network(unlike_half):
+    images = torch.rand(4, 1, 8, 8)
+    for output, wanted in (("inputs", 2 * images - 1), ("pixels", (images - 0.3) / 0.2)):
+        torch.testing.assert_close(dfrd(output=output).inputs(unlike_half, images), wanted)
+
+
+@pytest.mark.parametrize("draws", ["once", "each_step"])
+def test_what_the_steps_of_an_iteration_see(task, monkeypatch, draws):
+    """By default one batch for all steps of the generator, and one lesson for all of the student;
+    old lessons are always new.
     """
-    algorithm = dfrd(local_steps=20, iterations=20, server_batch=32)
-    state = algorithm.initialise(task, Rng(0))
-    uploads = {
-        c.id: algorithm.client_update(c, algorithm.broadcast(state, c.id), Rng(c.id))
-        for c in clients
-    }
-    new = algorithm.server_update(state, uploads, Rng(5))
-    average = algorithms.create("fedavg").server_update(state, uploads, Rng(0))
-    counts = torch.stack([upload.tensors["labels/counts"] for upload in uploads.values()]).float()
-    ensemble = Ensemble(
-        Stacked([algorithm.network(task, upload.tensors).eval() for upload in uploads.values()]),
-        counts / counts.sum(0).clamp(min=1),
+    seen, new, old = [], [], []
+    generator_loss, student_loss = DFRD.generator_loss, DFRD.student_loss
+
+    def of_generator(self, *given):
+        seen.append(given[4])
+        return generator_loss(self, *given)
+
+    def of_student(self, task, student, *lessons):
+        for some, (images, _) in zip((new, old), lessons, strict=True):
+            some.append(images)
+        return student_loss(self, task, student, *lessons)
+
+    monkeypatch.setattr(DFRD, "generator_loss", of_generator)
+    monkeypatch.setattr(DFRD, "student_loss", of_student)
+    play(dfrd(draws=draws, generator_steps=2, student_steps=3), task)
+    distinct = [len({each.numpy().tobytes() for each in some}) for some in (seen, new, old)]
+    assert distinct == ([2, 2, 6] if draws == "once" else [4, 6, 6])
+
+
+def play(algorithm, task, tensors=None):
+    """A game against two models from a fresh state, or from `tensors`."""
+    tensors = algorithm.initialise(task, Rng(0)).tensors if tensors is None else tensors
+    ensemble = fixed_ensemble(task)
+    return tensors | algorithm._distil(task, tensors, ensemble, torch.ones(10), Rng(5))
+
+
+def by_hand(algorithm, task, tensors):
+    """The game as the copy plays it, in float64: the student's weights and the generator's."""
+    generator, average = (
+        unpack(algorithm._generator(task, Rng(0)), tensors, prefix).double()
+        if f"{prefix}parameters/embedding" in tensors
+        else None
+        for prefix in ("generator/", "ema/")
     )
-    generator, often = algorithm._generator(task, Rng(0)), counts.sum(0) / counts.sum()
-    unpack(generator, new.tensors, "generator/")
-    draws = torch.Generator().manual_seed(9)
-    labels = torch.multinomial(often, 256, replacement=True, generator=draws)
+    student = algorithm.network(task, tensors).eval().double()
+    teachers = [task.new_model(Rng(k)).eval().double() for k in (1, 2)]
+    shares = torch.rand(2, 10, generator=torch.Generator().manual_seed(0)).double()
+    draws, told = Rng(5).at("draws").generator(), []
 
-    def apart(logits):
-        return float((target * (target.log() - logits.log_softmax(1))).sum(1).mean())
+    def made(network):
+        noise, labels = algorithm._sample(torch.ones(10), draws)
+        merged = noise.double() * network.embedding[labels]
+        images = 2 * network.network(merged) - 1
+        heard = sum(shares[k, labels, None] * teacher(images) for k, teacher in enumerate(teachers))
+        return images, labels, merged, heard
 
-    with torch.no_grad():
-        inputs = task.dataset.standardise(
-            generator(generator.merge(torch.randn(256, 8, generator=draws), labels))
-        )
-        target = ensemble(inputs, labels).softmax(1)
-        mean = sum(
-            often[y] * ensemble(inputs, torch.full_like(labels, y)).softmax(1) for y in range(10)
-        )
-        before, after = (apart(algorithm.model(one).eval()(inputs)) for one in (average, new))
-        least = apart(mean.log())
-    assert after - least < 0.2 * (before - least)
+    for _ in range(2):
+        adam = torch.optim.Adam(generator.parameters(), lr=0.01, betas=(0.5, 0.999))
+        for _ in range(2):
+            images, labels, merged, heard = made(generator)
+            own = student(images).detach()
+            chosen = (heard.argmax(1) == labels) & (own.argmax(1) != labels)
+            loss = F.cross_entropy(heard, labels)
+            told.append(int(chosen.sum()))
+            if chosen.any():
+                p, q = (heard / 10).softmax(1)[chosen], (own / 10).softmax(1)[chosen]
+                loss = loss - 2 * (q * (q / p).log()).sum(1).mean()
+            s, h = images.flatten(1), merged
+            between = (s[:, None] - s).square().mean(2) * (h[:, None] - h).square().mean(2)
+            lengths = generator.embedding[labels].square().sum(1).sqrt()
+            loss = (
+                loss + 3 * (-between.mean()).exp() + 0.25 * (lengths - 8**0.5).clamp(min=0).mean()
+            )
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        sgd = torch.optim.SGD(student.parameters(), lr=0.5, weight_decay=1e-4)
+        for _ in range(2):
+            loss = 0.0
+            for factor, network in ((1, generator), (0.5, average)):
+                if network is not None:
+                    with torch.no_grad():
+                        images, _, _, heard = made(network)
+                    p, q = (heard / 10).softmax(1), (student(images) / 10).softmax(1)
+                    loss = loss + factor * (p * (p / q).log()).sum(1).mean()
+            sgd.zero_grad()
+            loss.backward()
+            sgd.step()
+    assert any(told), "the example shows nothing of L_tran"
+    return dict(student.named_parameters()), dict(generator.named_parameters())
 
 
-def test_the_upload_is_a_model_and_label_counts(task):
-    ours, plain = (
-        next(rounds(attrs.evolve(TINY, algorithm=name, settings=settings), task=task))
-        for name, settings in (("dfrd", TINY.settings), ("fedavg", LOCAL))
-    )
-    assert ours.ledger.total("up") == plain.ledger.total("up") | {"labels": 3 * 10 * 8}
-    assert ours.down == plain.down
-
-
-def test_both_generators_and_adams_moments_go_on_from_round_to_round(task):
-    *_, whole = rounds(TINY, task=task)
-    kinds = {name.split("/")[0] for name in whole.state.tensors}
-    assert kinds == {"parameters", "buffers", "generator", "ema", "adam"}
-    assert whole.state.tensors["adam/step/embedding"] == 3 * 2 * 2  # rounds, iterations, steps
-
-
-def test_it_beats_chance_on_digits():
-    accuracy = accuracy_after(
-        TINY,
-        model_options={"width": 16},
-        clients=4,
-        rounds=6,
-        evaluate_every=6,
-        settings=GAME | {"local_steps": 10, "batch_size": 32, "iterations": 5},
-    )
-    assert accuracy > 0.25  # chance is 0.10
+def test_two_rounds_of_the_released_game_step_by_step(task):
+    """Without old images in the first round, and with those of (1 - lambda) w in the second."""
+    steps = {"generator_steps": 2, "student_steps": 2, "generator_lr": 0.01, "server_lr": 0.5}
+    weights = {"transferability": 2.0, "diversity": 3.0, "ema": 0.75}
+    algorithm = dfrd(**SERVER, **steps, **weights)
+    tensors = algorithm.initialise(task, Rng(0)).tensors
+    assert not any(name.startswith("ema/") for name in tensors)
+    kept = 0.0
+    for _ in range(2):
+        found = play(algorithm, task, tensors)
+        student, generator = by_hand(algorithm, task, tensors)
+        kept = {
+            name: 0.25 * w.detach() + (0.75 * kept[name] if kept else 0.0)
+            for name, w in generator.items()
+        }
+        for prefix, wanted in (("", student), ("generator/", generator), ("ema/", kept)):
+            for name, value in wanted.items():
+                torch.testing.assert_close(
+                    found[f"{prefix}parameters/{name}"],
+                    value.detach().float(),
+                    rtol=1e-3,
+                    atol=1e-4,
+                )
+        tensors = found
+    assert not any(name.startswith("adam/") for name in tensors)

@@ -48,7 +48,11 @@ def test_a_client_answers_with_a_network_of_its_own_that_has_trained_as_long_as_
 ):
     """Two passes over its images in batches of four; the public images are normalised as its own are."""
     trained = []
-    monkeypatch.setattr(module, "train", lambda model, *given: trained.append((model, given[3])))
+
+    def train(model, images, labels, local, objective, rng):
+        trained.append((model, local.steps(len(images))))
+
+    monkeypatch.setattr(module, "train", train)
     own = {k: v for k, v in FAST.items() if k != "local_steps"} | {"local_epochs": 2}
     algorithm, clients = attrs.evolve(TINY, settings=own).new_algorithm(), make_clients(TINY, task)
     images = algorithm.public(task)
@@ -62,20 +66,6 @@ def test_a_client_answers_with_a_network_of_its_own_that_has_trained_as_long_as_
         torch.testing.assert_close(answer.tensors["attention"], looks)
     one, *others = (next(model.parameters()) for model, _ in trained)
     assert others and not any(torch.equal(one, other) for other in others)
-
-
-def test_the_student_comes_close_to_the_ensemble(task):
-    """Against the mean of what the clients said: equal counts, so equal weights."""
-
-    def gap(steps):
-        settings = FAST | {"distill_steps": steps, "student_lr": 0.01, "attention": 0.0}
-        *_, last = rounds(attrs.evolve(TINY, settings=settings), task=task)
-        said = [last.state.tensors[f"teachers/{k}/outputs"] for k in range(3)]
-        algorithm = TINY.new_algorithm()
-        found = task.outputs(algorithm.model(last.state), task.dataset.val.images)
-        return float((found - torch.stack(said).mean(0)).square().mean())
-
-    assert gap(60) < 0.3 * gap(1)
 
 
 #: how often each class occurs at two clients, and what they so weigh

@@ -1,4 +1,4 @@
-"""FedDM: batched and single clients, disturbed weights, resuming, bytes."""
+"""FedDM: what is matched, disturbed weights, and what is sent."""
 
 import math
 
@@ -13,8 +13,7 @@ from core.condensation.engine import Condensation, Draws, RealData, condense, co
 from core.families import condensing
 from core.federation import pack
 from core.rng import Rng
-from lab import make_task, rounds
-from tests.algorithms.on_digits import on_digits
+from tests.algorithms.on_digits import after_rounds, on_digits, uploads_of
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
 FAST = {"iterations": 2, "real_batch": 8, "pool": 2, "server_steps": 4, "share": 0.05}
@@ -64,20 +63,6 @@ def test_all_clients_of_a_round_disturb_alike_and_rounds_differ(task):
         disturbance(encoder, 1.0, Rng(state.meta["seed"]).at("round", number))(0)
         moved.append(weights(encoder))
     assert not torch.equal(*moved)
-
-
-def test_disturbance_leaves_the_global_model_alone(task, clients):
-    algorithm = feddm()
-    state = algorithm.initialise(task, Rng(0))
-    before = {name: value.clone() for name, value in state.tensors.items()}
-    algorithm.client_update(clients[0], algorithm.broadcast(state, 0), Rng(3))
-    assert all(torch.equal(value, before[name]) for name, value in state.tensors.items())
-
-
-def uploaded(task, client, **settings):
-    algorithm = feddm(**settings)
-    message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), client.id)
-    return algorithm.client_update(client, message, Rng(3)).tensors["images"].int()
 
 
 def received(task, algorithm):
@@ -166,66 +151,31 @@ def test_perfect_images_of_unequal_classes_have_a_loss_by_their_own_statistics(t
     assert bool((own > 1e-4).all()) == (len(set(sizes)) > 1)
 
 
-@pytest.mark.parametrize("estimator", ["minibatch", "feature_bank", "expectation"])
-@pytest.mark.parametrize("norm", ["instance", "batch"])
-def test_without_batch_normalisation_statistics_change_nothing(norm, estimator):
-    """Bit for bit, at weights that are disturbed."""
-    own = attrs.evolve(TINY, model_options={"width": 8, "norm": norm})
-    own = attrs.evolve(own, variant="released", settings=FAST | {"estimator": estimator})
-    running = attrs.evolve(own, settings=own.settings | {"statistics": "running"})
-    states = [list(rounds(each, task=make_task(each)))[-1].state for each in (own, running)]
-    one, other = (state.tensors for state in states)
-    assert all(torch.equal(one[name], other[name]) for name in one) == (norm == "instance")
-
-
-def test_radius_and_estimator_matter(task, clients):
-    plain = uploaded(task, clients[0])
-    for change in (
-        {"rho": 0.0},
-        {"rho": 50.0},
-        {"estimator": "expectation"},
-        {"estimator": "feature_bank"},
-        {"kernel": "gaussian"},
-        {"augmentation": AUGMENTATION},
-    ):
-        assert not torch.equal(uploaded(task, clients[0], **change), plain), change
-
-
-def test_the_server_sees_the_images_of_this_round_only(task, clients):
+def test_the_server_keeps_its_model_and_one_seed(task, clients):
+    """Not the images of the round; disturbance leaves the model alone that it was sent."""
     algorithm = feddm()
     state = algorithm.initialise(task, Rng(0))
-    uploads = {0: algorithm.client_update(clients[0], algorithm.broadcast(state, 0), Rng(3))}
-    new = algorithm.server_update(state, uploads, Rng(4))
+    new, ledger = after_rounds(algorithm, task, clients)
     assert new.meta == {"round": 1, "seed": state.meta["seed"]}
     assert new.tensors.keys() == state.tensors.keys()
-    assert not torch.equal(
-        new.tensors["parameters/classifier.weight"], state.tensors["parameters/classifier.weight"]
-    )
-
-
-def test_the_ledger_counts_images_and_labels(task, clients):
     sizes = torch.stack([client.class_counts for client in clients])
     images = int(condensed_counts(sizes[sizes > 0], Condensation(share=0.05)).sum())
-    assert next(rounds(TINY, task=task)).ledger.total("up") == {
-        "images": images * 64,
-        "labels": images,
-    }
+    assert ledger.total("up") == {"images": images * 64, "labels": images}
 
 
-@pytest.mark.parametrize("name", ["feddm", "fedvck"])
+@pytest.mark.parametrize("init", ["real", "noise"])
 def test_images_that_start_from_real_ones_and_hardly_move_are_images_of_the_client(
-    task, clients, name
+    task, clients, init
 ):
     """As in the public program; from noise none of them is."""
-    for init, own in (("real", True), ("noise", False)):
-        algorithm = algorithms.create(name, FAST | {"init": init, "image_lr": 1e-9})
-        message = algorithm.broadcast(algorithm.initialise(task, Rng(0)), clients[0].id)
-        sent = algorithm.client_update(clients[0], message, Rng(3)).tensors
-        kept = [
-            (clients[0].images[clients[0].labels == label] == image).all((1, 2, 3)).any()
-            for image, label in zip(sent["images"], sent["labels"], strict=True)
-        ]
-        assert all(kept) if own else not any(kept)
+    algorithm, client = feddm(init=init, image_lr=1e-9), clients[0]
+    state = algorithm.initialise(task, Rng(0))
+    sent = uploads_of(algorithm, state, [client], Rng(3))[client.id].tensors
+    own = [
+        (client.images[client.labels == label] == image).all((1, 2, 3)).any()
+        for image, label in zip(sent["images"], sent["labels"], strict=True)
+    ]
+    assert all(own) if init == "real" else not any(own)
 
 
 def test_the_public_program_starts_from_real_images():

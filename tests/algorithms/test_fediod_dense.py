@@ -12,7 +12,7 @@ from core.algorithms.fediod.clients import AnswerGradients
 from core.algorithms.fediod.server import Server
 from core.errors import InputError
 from core.families import conditional
-from core.federation import Ledger, Runtime
+from core.federation import Ledger
 from core.models import planes
 from core.rng import Rng
 from lab import make_clients, make_task, rounds
@@ -43,19 +43,19 @@ def begun(task):
 
 def test_maps_are_drawn_from_each_client_in_turn():
     maps = [torch.full((5, 2, 2), k, dtype=torch.uint8) for k in range(3)]
-    told = conditional.draw(maps, 7, Rng(0))
-    owners = told.labels[:, 0, 0].tolist()
+    drawn = conditional.draw(maps, 7, Rng(0))
+    owners = drawn.labels[:, 0, 0].tolist()
     assert [(owner - owners[0]) % 3 for owner in owners] == [0, 1, 2, 0, 1, 2, 0]
-    assert ((told.rows >= 0).sum(0) == 1).all() and told.rows.max() < 5
-    assert (told.rows[1] >= 0).tolist() == [owner == 1 for owner in owners]
-    heard = conditional.LabelMaps.received([told.of(k) for k in range(3)])
-    assert torch.equal(heard.rows, told.rows) and conditional.LabelMaps.received([{}]) is None
+    assert ((drawn.rows >= 0).sum(0) == 1).all() and drawn.rows.max() < 5
+    assert (drawn.rows[1] >= 0).tolist() == [owner == 1 for owner in owners]
+    received = conditional.LabelMaps.received([drawn.of(k) for k in range(3)])
+    assert torch.equal(received.rows, drawn.rows)
 
 
 def test_every_client_has_its_turn_where_a_batch_has_fewer_maps():
     maps = [torch.full((5, 2, 2), k, dtype=torch.uint8) for k in range(10)]
     batches = [conditional.draw(maps, 5, Rng(0).at("told", step)) for step in range(200)]
-    drawn = torch.stack([told.labels[:, 0, 0] for told in batches]).flatten().bincount()
+    drawn = torch.stack([one.labels[:, 0, 0] for one in batches]).flatten().bincount()
     # each is in half of the batches: 100 of 200, with a deviation of 7
     assert len(drawn) == 10 and ((drawn - 100).abs() < 35).all()
 
@@ -126,51 +126,41 @@ def test_the_perceptual_loss_is_of_a_clients_own_images(begun, task):
         assert graph.perceiving[k].item() == pytest.approx(wanted, rel=1e-4)
 
 
-def test_no_perceptual_loss_of_an_image_with_itself(begun, task):
-    _, _, clients, *_ = begun
-    teacher = task.model_from(clients[0].memory, "teacher/").eval()
-    images = task.inputs(clients[0].images[:2])
-    assert conditional.perceptual_loss(teacher, images, images) == 0
-    with pytest.raises(InputError, match="model 'unet'"):
-        conditional.perceptual_loss(torch.nn.Identity(), images, images)
-
-
-@pytest.mark.parametrize("settings", [{}, {"pretrain_steps": 2, "student_steps": 2}], ids=str)
-def test_questions_give_what_the_batched_program_gives(task, settings):
+def test_questions_give_what_the_batched_program_gives(task):
     """Clients that are elsewhere hear which label maps are their own, and answer the same."""
-    experiment = attrs.evolve(TINY, settings=FAST | settings)
+    settings = FAST | {"pretrain_steps": 2, "student_steps": 2}
+    experiment = attrs.evolve(TINY, settings=settings)
     *_, batched = rounds(experiment, task=task)
     distant = experiment.new_algorithm()
     distant.remote = True
-    *_, by_questions = rounds(experiment, task=task, algorithm=distant)
+    *_, asked = rounds(experiment, task=task, algorithm=distant)
     for name, value in batched.state.tensors.items():
-        assert torch.equal(value, by_questions.state.tensors[name]), name
-    assert batched.up == by_questions.up and batched.down == by_questions.down
+        assert torch.equal(value, asked.state.tensors[name]), name
+    assert batched.up == asked.up and batched.down == asked.down
 
 
-def test_images_are_painted_from_maps(task):
-    algorithm = TINY.new_algorithm()
-    *_, last = rounds(TINY, task=task, algorithm=algorithm)
+def test_images_are_painted_from_maps(begun, task):
+    algorithm, state, *_ = begun
     labels = task.dataset.test.masks[:, :32, :32]
-    assert algorithm.painted(last.state, labels).shape == (4, 3, 32, 32)
-    assert algorithm.synthetic(last.state, 5, Rng(0)).shape == (5, 3, 32, 32)
-    assert {"dice", "teacher_jsd", "student_gap"} <= set(last.metrics)
-    assert "adapted_inception_score" not in last.metrics
+    assert algorithm.painted(state, labels).shape == (4, 3, 32, 32)
+    images = algorithm.synthetic(state, 5, Rng(0))
+    assert images.shape == (5, 3, 32, 32)
+    # in a file of names "10" comes before "2"
+    turned = attrs.evolve(state, tensors=dict(reversed(state.tensors.items())))
+    assert torch.equal(algorithm.synthetic(turned, 5, Rng(0)), images)
 
 
-def test_disagreement_is_the_weighted_variance():
-    values = torch.tensor([[[1.0, 0.0]], [[3.0, 0.0]]])
-    # mean 1.5: 0.75 * 0.25 + 0.25 * 2.25
-    found = distillation.disagreement(values, torch.tensor([0.75, 0.25]))
-    assert found.item() == pytest.approx(0.75)
+def server_of(experiment, task, counts, maps=None):
+    """FedIOD's server of clients with these counts, when stage two begins."""
+    algorithm = experiment.new_algorithm()
+    tensors = algorithm.initialise(task, Rng(0)).tensors
+    return Server(task, algorithm.settings, tensors, torch.tensor(counts), Rng(0), maps)
 
 
 def test_where_images_are_reconstructed_teachers_should_differ():
     """L_unique is minus the weighted variance of the teachers' values; there is no L_conf."""
     heads = on_heads("fediod", FAST | {"uniqueness": 3.0})
-    task, algorithm = make_task(heads, Runtime()), heads.new_algorithm()
-    tensors, counts = algorithm.initialise(task, Rng(0)).tensors, torch.tensor([[100], [300]])
-    server = Server(task, algorithm.settings, tensors, counts, Rng(0))
+    server = server_of(heads, make_task(heads), [[100], [300]])
     z = torch.randn(2, 5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     mean = (z[0] + 3 * z[1]) / 4
     variance = ((z[0] - mean).square() + 3 * (z[1] - mean).square()) / 4
@@ -179,12 +169,9 @@ def test_where_images_are_reconstructed_teachers_should_differ():
 
 def test_the_generator_steps_by_adam_with_the_momentum_of_the_settings(task):
     """Adam's mean after a step is 1 - beta of the gradient that the slope of the images gives."""
-    algorithm = attrs.evolve(TINY, settings=FAST | {"gan_beta": 0.2}).new_algorithm()
-    tensors = algorithm.initialise(task, Rng(0)).tensors
+    stated = attrs.evolve(TINY, settings=FAST | {"gan_beta": 0.2})
     maps = [conditional.maps_of(client) for client in make_clients(TINY, task)]
-    server, twin = (
-        Server(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0), maps) for _ in range(2)
-    )
+    server, twin = (server_of(stated, task, 4 * [3 * [1]], maps) for _ in range(2))
     slope = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     server.generator_step(server.images(0), slope)
     twin.images(0).backward(slope)
@@ -196,9 +183,8 @@ def test_the_generator_steps_by_adam_with_the_momentum_of_the_settings(task):
 def test_the_released_terms_of_the_generators_loss(task):
     """The mean of KL(q- || q_k), and sum_k pi_k sum_c q^c log2 q^c of the batch's mean answer."""
     terms = {"confidence": 0.0, "uniqueness": 1.5, "uniqueness_form": "released", "balance": 2.0}
-    algorithm = attrs.evolve(TINY, settings=FAST | terms).new_algorithm()
-    tensors, counts = algorithm.initialise(task, Rng(0)).tensors, torch.tensor([[1, 0, 0]] * 2)
-    server = Server(task, algorithm.settings, tensors, counts * torch.tensor([[1], [3]]), Rng(0))
+    stated = attrs.evolve(TINY, settings=FAST | terms)
+    server = server_of(stated, task, [[1, 0, 0], [3, 0, 0]])
     z = torch.randn(2, 4, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     q = z.softmax(2).movedim(2, -1).flatten(1, 3).double().numpy()
     seen = q.mean(1)
@@ -208,10 +194,15 @@ def test_the_released_terms_of_the_generators_loss(task):
     assert server.shaping(z).item() == pytest.approx(1.5 * apart + 2 * balance, rel=1e-4)
 
 
-def test_the_student_sees_fresh_images_in_each_of_its_steps(begun):
+def sides_of(begun, **settings):
+    """The algorithm with other settings, and both sides when stage two begins."""
     _, state, clients, *_ = begun
-    algorithm = attrs.evolve(TINY, settings=FAST | {"student_steps": 3}).new_algorithm()
-    server, side = algorithm.sides(state, clients, Rng(0, ("fediod",)))
+    algorithm = attrs.evolve(TINY, settings=FAST | settings).new_algorithm()
+    return algorithm, *algorithm.sides(state, clients, Rng(0, ("fediod",)))
+
+
+def test_the_student_sees_fresh_images_in_each_of_its_steps(begun):
+    algorithm, server, side = sides_of(begun, student_steps=3)
     crossed = [exchange.tensors(0) for exchange in algorithm.step(server, side, 0)]
     sent = [one for one in crossed if "images" in one]
     assert len(sent) == 1 + 3
@@ -223,9 +214,7 @@ def test_the_student_sees_fresh_images_in_each_of_its_steps(begun):
 def test_the_students_descent_has_the_momentum_of_the_released_code(task):
     """Two steps along the same gradient of ones: 1, then 1 + 0.9, times the rate."""
     descent = {"student_optimiser": "sgd", "student_lr": 0.5}
-    algorithm = attrs.evolve(TINY, settings=FAST | descent).new_algorithm()
-    tensors = algorithm.initialise(task, Rng(0)).tensors
-    server = Server(task, algorithm.settings, tensors, torch.ones(4, 3), Rng(0))
+    server = server_of(attrs.evolve(TINY, settings=FAST | descent), task, 4 * [3 * [1]])
     before = [w.detach().clone() for w in server.student.parameters()]
     for _ in range(2):
         server.student_step(tuple(torch.ones_like(w) for w in before))
@@ -242,9 +231,7 @@ def test_real_images_are_drawn_anew_in_every_step(begun):
 
 def test_the_perceptual_gradient_has_its_factor(begun):
     """Of each client the whole of it: with this term alone, against autograd."""
-    _, state, clients, *_ = begun
-    algorithm = attrs.evolve(TINY, settings=FAST | {"gan": 0.0, "perceptual": 2.0}).new_algorithm()
-    server, side = algorithm.sides(state, clients, Rng(0, ("fediod",)))
+    _, server, side = sides_of(begun, gan=0.0, perceptual=2.0)
     images, told = server.images(0).detach(), server.told(0)
     (_, graph), (_, twin) = (side.answer(images, 0, told) for _ in range(2))
     (wanted,) = torch.autograd.grad(2 * twin.perceiving.sum(), twin.images)
@@ -252,60 +239,30 @@ def test_the_perceptual_gradient_has_its_factor(begun):
 
 
 def test_the_generators_first_steps_follow_the_sum_over_clients(begun):
-    _, state, clients, *_ = begun
-    algorithm, seen = attrs.evolve(TINY, settings=FAST | {"pretrain_steps": 1}).new_algorithm(), []
-    server, side = algorithm.sides(state, clients, Rng(0, ("fediod",)))
+    algorithm, server, side = sides_of(begun, pretrain_steps=1)
+    seen = []
     server.generator_step = lambda images, slope: seen.append(slope)
     _, up = algorithm.step(server, side, 0)
     wanted = sum(up.tensors(k)["gradients/images"] for k in range(4))
     torch.testing.assert_close(seen, [wanted])
 
 
-def test_message_sizes_of_a_step(task):
-    """For each client: images and maps down, logits and judgements up."""
-    *_, last = rounds(TINY, task=task)
-    n, pixels = 4, 32 * 32
-    down, up = last.ledger.total("down"), last.ledger.total("up")
-    assert down["images"] == 4 * 4 * n * 3 * pixels * 4  # steps, clients, images, channels, float32
-    assert down["conditions"] == 4 * 4 * (n * pixels + n * 8)
-    assert up["logits"] == 4 * 4 * n * 3 * pixels * 4
-    assert up["conditions"] == len(task.dataset.train) * pixels
-
-
-def test_pictures_do_not_depend_on_the_order_of_a_states_tensors(begun):
-    """As a file has them by name, "10" stands before "2"."""
-    algorithm, state, *_ = begun
-    shown = algorithm.synthetic(state, 5, Rng(0))
-    turned = attrs.evolve(state, tensors=dict(reversed(state.tensors.items())))
-    assert torch.equal(algorithm.synthetic(turned, 5, Rng(0)), shown)
-
-
-def test_private_clients_are_refused_for_their_maps_would_cross_as_they_are(task):
-    settings = FAST | {"private": True, "importance": "class_ratio"}
-    private = attrs.evolve(TINY, settings=settings).new_algorithm()
-    with pytest.raises(InputError, match="private must be off"):
-        private.initialise(task, Rng(0))
+TEACHERS = [{"model": "unet", "width": 2}, {"model": "resnet8"}]
+TERMS = ("gan", "uniqueness", "mimic", "perceptual")
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("drawn", "settings", "reason"),
     [
-        ({"tau": 4.0}, "no temperature: tau must be null"),
-        (
-            dict.fromkeys(("gan", "uniqueness", "mimic", "perceptual"), 0.0),
-            "one of gan, uniqueness",
-        ),
+        # maps would cross as they are
+        (on_nuclei, {"private": True, "importance": "class_ratio"}, "private must be off"),
+        (on_nuclei, {"teacher_models": TEACHERS}, "asks for an answer for each pixel"),
+        # of one channel the softmax is one: nothing would be learned
+        (on_heads, {"tau": 4.0}, "tau must be null"),
+        (on_heads, dict.fromkeys(TERMS, 0.0), "one of gan, uniqueness"),
     ],
 )
-def test_values_of_an_image_are_no_classes(settings, said):
-    """Of one channel the softmax is one: nothing would be learned, and nothing would tell."""
-    heads = on_heads("fediod", FAST | settings)
-    with pytest.raises(InputError, match=said):
-        heads.new_algorithm().initialise(make_task(heads, Runtime()), Rng(0))
-
-
-def test_a_teacher_that_answers_no_pixel_is_refused_before_any_is_trained(task):
-    models = [{"model": "unet", "width": 2}, {"model": "resnet8"}]
-    wrong = attrs.evolve(TINY, settings=FAST | {"teacher_models": models})
-    with pytest.raises(InputError, match="asks for an answer for each pixel"):
-        wrong.new_algorithm().initialise(task, Rng(0))
+def test_settings_that_do_not_fit_the_task_are_refused_before_any_training(drawn, settings, reason):
+    experiment = drawn("fediod", FAST | settings)
+    with pytest.raises(InputError, match=reason):
+        experiment.new_algorithm().initialise(make_task(experiment), Rng(0))

@@ -17,7 +17,7 @@ from core.errors import InputError
 from core.federation import LARGEST, Message
 from core.rng import Rng
 from lab import make_clients, rounds
-from tests.algorithms.on_digits import on_digits
+from tests.algorithms.on_digits import last_round, on_digits
 
 accountants = pytest.importorskip("opacus.accountants")
 
@@ -44,39 +44,29 @@ def accounted(multiplier, releases):
 
 
 @pytest.mark.filterwarnings("ignore:Optimal order")
-def test_the_whole_training_spends_the_full_budget_and_the_record_says_so(task):
-    *_, last = rounds(TINY, task=task)
-    spent = last.metrics["spent_epsilon"]
-    assert 9.9 < spent <= 10.0 and last.state.meta["step"] == 40
-    assert spent == pytest.approx(
-        accounted(last.state.meta["noise"], 2 * 40), rel=0.01
-    )  # logits and gradients
+@pytest.mark.parametrize(("private", "epsilon"), [(True, None), (True, 3.5), (False, 3.5)])
+def test_a_budget_is_spent_to_its_last_step(task, private, epsilon):
+    """A smaller one stops the same training earlier, also without noise."""
+    last = last_round(TINY, task, private=private, epsilon=epsilon)
+    noise, steps = last.state.meta["noise"], last.state.meta["step"]
+    assert (steps == 40) == (epsilon is None) and steps > 0
+    full = accounted(noise, 2 * 40)  # logits and gradients of each step
+    assert 9.9 < full <= 10.0
+    if epsilon:  # one step more would have been too many
+        assert accounted(noise, 2 * steps) <= epsilon < accounted(noise, 2 * (steps + 1))
+    assert ("spent_epsilon" in last.metrics) == private
+    if private:
+        wanted = accounted(noise, 2 * steps)
+        assert last.metrics["spent_epsilon"] == pytest.approx(wanted, rel=0.01)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_more_noise_than_a_server_takes_is_cut_and_not_refused(task):
     """With a budget of 0.001 noise is often larger than any sound number."""
     more = {"full_epsilon": 0.001, "epsilon": 0.001, "distill_steps": 3, "distill_batch": 64}
-    *_, last = rounds(attrs.evolve(TINY, settings=PRIVATE | more), task=task)
+    last = last_round(TINY, task, **more)
     assert last.state.meta["noise"] * 2 * 10 * 64**0.5 > LARGEST / 2
     assert last.state.meta["step"] == 3
-
-
-@pytest.mark.parametrize("private", [True, False])
-def test_a_smaller_budget_stops_the_same_training_earlier(task, private):
-    steps = {}
-    for epsilon in (3.5, 6.0):
-        *_, last = rounds(
-            attrs.evolve(TINY, settings=PRIVATE | {"private": private, "epsilon": epsilon}),
-            task=task,
-        )
-        steps[epsilon] = last.state.meta["step"]
-        assert ("spent_epsilon" in last.metrics) == private
-        if private:
-            assert last.metrics["spent_epsilon"] <= epsilon
-        multiplier, releases = last.state.meta["noise"], 2 * (steps[epsilon] + 1)
-        assert accounted(multiplier, releases) > epsilon  # one step more would have been too many
-    assert 0 < steps[3.5] < steps[6.0] < 40
 
 
 def sides(task, number, **settings):
@@ -121,32 +111,14 @@ def test_images_at_which_a_teacher_overflows_are_answered_as_others(task):
     assert torch.isfinite(found).all() and float(found[:, 0].abs().min()) > 0
 
 
-def test_noise_differs_from_step_to_step_and_repeats_with_the_seed(task):
-    _, server, side = sides(task, 2)
-    images = server.images(0).detach()
-    first, again, later = (side.answer(images, step)[0].logits for step in (0, 0, 1))
-    assert torch.equal(first, again) and not torch.allclose(first, later)
-
-
 def test_discriminators_say_nothing(task):
     algorithm, server, side = sides(task, 2, student_steps=2)
-    sent = {
-        name
-        for message in algorithm.step(server, side, 0)
-        if message.direction == "up"
-        for name in message.of(0).tensors
+    up = [message for message in algorithm.step(server, side, 0) if message.direction == "up"]
+    assert {name for message in up for name in message.of(0).tensors} == {
+        "logits",
+        "gradients/images",
     }
-    assert sent == {"logits", "gradients/images"}
-    assert (
-        algorithm.settings.releases(1)
-        == sum(message.direction == "up" for message in algorithm.step(server, side, 1))
-        == 4
-    )
-
-
-def test_what_private_needs(task):
-    with pytest.raises(InputError, match="class_ratio"):
-        algorithms.create("fediod", {"private": True})
+    assert algorithm.settings.releases(1) == len(up) == 4
 
 
 def test_what_a_budget_cannot_buy_is_said_before_teachers_are_trained(task, monkeypatch):
@@ -207,22 +179,21 @@ def test_a_private_client_answers_each_question_of_each_step_once_and_in_order(t
         asked(algorithm, "answer_only", clients, 2, part=3)
 
 
-@pytest.mark.parametrize(("epsilon", "last"), [(None, 40), (3.5, 6)])
-def test_a_private_client_answers_no_step_that_its_budget_does_not_have(task, epsilon, last):
-    algorithm, clients = listening(task, epsilon=epsilon)
-    assert algorithm.budget(40)[1] == last
-    for step in (last, last + 1, -1):
+@pytest.mark.parametrize(
+    ("settings", "first", "last"),
+    [({}, 0, 40), ({"epsilon": 3.5}, 0, 6), ({"pretrain_steps": 3}, 3, 43)],
+)
+def test_a_private_client_answers_no_step_that_its_budget_does_not_have(
+    task, settings, first, last
+):
+    """Nor with logits in a step of the pretraining."""
+    algorithm, clients = listening(task, 40, **settings)
+    for step in (first - 1, last, last + 1):
         for question in ("answer", "pull_back"):
-            with pytest.raises(InputError, match=REFUSED):
-                asked(algorithm, question, clients, step)
-    assert asked(algorithm, "answer", clients, last - 1)
-
-
-def test_logits_of_the_pretraining_are_not_in_the_budget(task):
-    algorithm, clients = listening(task, pretrain_steps=3)
-    with pytest.raises(InputError, match=REFUSED):
-        asked(algorithm, "answer", clients, 2)
-    assert asked(algorithm, "answer", clients, 3)
+            if step >= first or question == "answer":
+                with pytest.raises(InputError, match=REFUSED):
+                    asked(algorithm, question, clients, step)
+    assert asked(algorithm, "answer", clients, first)
 
 
 def test_the_steps_on_which_the_noise_depends_are_heard_once(task):
@@ -236,12 +207,11 @@ def test_the_steps_on_which_the_noise_depends_are_heard_once(task):
 def test_private_clients_that_are_elsewhere_answer_as_at_hand_also_after_a_cut(task, tmp_path):
     settings = PRIVATE | {"distill_steps": 4, "pretrain_steps": 1, "student_steps": 2}
     experiment = attrs.evolve(TINY, settings=settings, rounds=2)
-    *_, at_hand = rounds(experiment, task=task)
-    distant = experiment.new_algorithm()
+    at_hand, distant = last_round(experiment, task), experiment.new_algorithm()
     distant.remote = True
     given = {"task": task, "algorithm": distant, "checkpoint": tmp_path / "c"}
     next(rounds(experiment, **given))
-    *_, by_questions = rounds(experiment, **given)
+    *_, asked = rounds(experiment, **given)
     for name, value in at_hand.state.tensors.items():
-        assert torch.equal(value, by_questions.state.tensors[name]), name
-    assert at_hand.metrics == by_questions.metrics
+        assert torch.equal(value, asked.state.tensors[name]), name
+    assert at_hand.metrics == asked.metrics

@@ -1,55 +1,72 @@
-"""FedMK's clients and its rounds: sharing, weights, what is sent, and whether it learns."""
-
-import statistics
+"""FedMK: sharing, weights, what is sent, pseudo knowledge and its generator, and rates that fall."""
 
 import attrs
 import pytest
 import torch
 
-from core import algorithms
+from core import algorithms, server
+from core.algorithms import fedmk as module
+from core.algorithms.fedmk import draw_pseudo
+from core.data import Split
 from core.errors import InputError
-from core.federation import Ledger, Schedule
+from core.families import generative
+from core.families.generative import feature_generator
+from core.federation import Message, Schedule, UploadError
+from core.federation.tensors import unpack
 from core.models import count_parameters
 from core.rng import Rng
-from lab import make_clients, rounds
-from tests.algorithms import fedmk_on_digits
-from tests.algorithms.fedmk_on_digits import SHORT, TINY, fedmk
-from tests.algorithms.on_digits import accuracy_after
+from lab import make_clients
+from tests.algorithms.on_digits import after_rounds, last_round, on_digits
 
-clients, after_one_round = fedmk_on_digits.clients, fedmk_on_digits.after_one_round
+SHORT = {
+    "images_per_class": 2,
+    "iterations": 2,
+    "inner_batch": 8,
+    "real_batch": 8,
+    "server_steps": 3,
+    "generator_steps": 2,
+}
+TINY = on_digits("fedmk", SHORT, model_options={}, model="lenet", clients=4, active=3, rounds=3)
+
+
+def fedmk(**settings):
+    return algorithms.create("fedmk", SHORT | settings)
+
+
+@pytest.fixture(scope="module")
+def clients(task):
+    return make_clients(TINY, task)
+
+
+@pytest.fixture(scope="module")
+def after_one_round(task, clients):
+    return after_rounds(fedmk(), task, clients[:3])[0]
 
 
 def sources(algorithm, clients, state):
     """What clients start from, without running the extraction."""
-    return {
-        client.id: algorithm.problem(
-            client,
-            algorithm.broadcast(state, client.id),
-            state.task.model_from(state.tensors),
-            Rng(7).at(client.id),
+    model = state.task.model_from(state.tensors)
+    return [
+        algorithm.problem(
+            client, algorithm.broadcast(state, client.id), model, Rng(7).at(client.id)
         )
         for client in clients
-    }
+    ]
 
 
-# --- initialisation and sharing
-# --------------------------------------------------------------------------------------
+def kinds(message):
+    return {name.split("/")[0] for name in message.tensors}
 
 
 def test_the_first_round_starts_from_uniform_noise(task, clients):
     algorithm = fedmk(images_per_class=50)
     state = algorithm.initialise(task, Rng(0))
-    assert {name.split("/")[0] for name in algorithm.broadcast(state, 0).tensors} == {
-        "parameters",
-        "buffers",
-    }
-    for client, source in zip(clients, sources(algorithm, clients, state).values(), strict=True):
+    assert kinds(algorithm.broadcast(state, 0)) == {"parameters", "buffers"}
+    for client, source in zip(clients, sources(algorithm, clients, state), strict=True):
         start = source.knowledge
         # U[-1, 1]: mean 0, variance 1/3
-        assert float(start.min()) >= -1 and float(start.max()) <= 1
-        assert abs(float(start.mean())) < 0.02 and float(start.var()) == pytest.approx(
-            1 / 3, abs=0.02
-        )
+        assert float(start.abs().max()) <= 1 and abs(float(start.mean())) < 0.02
+        assert float(start.var()) == pytest.approx(1 / 3, abs=0.02)
         own = client.labels.unique()
         assert torch.equal(source.knowledge_labels, own.repeat_interleave(50))
 
@@ -58,35 +75,28 @@ def test_later_rounds_start_from_another_client_of_the_last_round(clients, after
     """Class by class: what the other client knows is taken over, the rest is noise; nobody gets his
     own.
     """
-    state, algorithm = after_one_round, fedmk()
-    given = set()
+    state, algorithm, given = after_one_round, fedmk(), set()
     for number in range(20):
         state = attrs.evolve(state, meta=state.meta | {"round": number})
-        for client, source in zip(
-            clients, sources(algorithm, clients, state).values(), strict=True
-        ):
+        for client, source in zip(clients, sources(algorithm, clients, state), strict=True):
             message = algorithm.broadcast(state, client.id).tensors
             (owner,) = [
                 owner
                 for owner in range(3)
                 if message["images"] is state.tensors[f"knowledge/{owner}/images"]
             ]
-            assert owner != client.id
             given.add((client.id, owner))
             for label in source.knowledge_labels.unique():
-                mine, theirs = source.knowledge_labels == label, message["labels"] == label
-                same = bool(theirs.any()) and torch.equal(
-                    source.knowledge[mine], message["images"][theirs]
-                )
-                assert same == bool(theirs.any())
+                own, theirs = source.knowledge_labels == label, message["labels"] == label
+                start, shared = source.knowledge[own], message["images"][theirs]
+                assert (theirs.any() and torch.equal(start, shared)) == theirs.any()
     assert given == {(k, other) for k in range(4) for other in range(3) if k != other}
 
 
 def test_without_sharing_nothing_but_the_model_is_sent(clients, after_one_round):
     algorithm = fedmk(sharing=False)
-    message = algorithm.broadcast(after_one_round, 0)
-    assert {name.split("/")[0] for name in message.tensors} == {"parameters", "buffers"}
-    for source in sources(algorithm, clients, after_one_round).values():
+    assert kinds(algorithm.broadcast(after_one_round, 0)) == {"parameters", "buffers"}
+    for source in sources(algorithm, clients, after_one_round):
         assert float(source.knowledge.abs().max()) <= 1
 
 
@@ -94,91 +104,43 @@ def test_real_images_that_are_not_moved_are_sent_as_they_are(task, clients):
     """The control: from 50 of a class, of which a client has fewer, each is there as often as every
     other, up to one.
     """
-    algorithm = fedmk(init="real", sharing=False, iterations=0, images_per_class=50)
+    algorithm, client = (
+        fedmk(init="real", sharing=False, iterations=0, images_per_class=50),
+        clients[0],
+    )
     state = algorithm.initialise(task, Rng(0))
-    for client, source in zip(clients, sources(algorithm, clients, state).values(), strict=True):
-        real = task.inputs(client.images).flatten(1)
-        messages = {client.id: algorithm.broadcast(state, client.id)}
-        sent = algorithm.client_updates([client], messages, [Rng(0)])[client.id].tensors
-        for images, labels in (
-            (source.knowledge, source.knowledge_labels),
-            (sent["images"], sent["labels"]),
-        ):
-            same = (images.flatten(1)[:, None] == real[None]).all(-1)
-            assert same.any(1).all()  # every one is a real image
-            for c, have in enumerate(client.class_counts.tolist()):
-                if have:
-                    drawn = same[labels == c][:, client.labels == c].sum(0)
-                    assert int(drawn.sum()) == 50 and int(drawn.max() - drawn.min()) <= 1
+    real = task.inputs(client.images).flatten(1)
+    messages = {client.id: algorithm.broadcast(state, client.id)}
+    sent = algorithm.client_updates([client], messages, [Rng(0)])[client.id].tensors
+    same = (sent["images"].flatten(1)[:, None] == real[None]).all(-1)
+    assert same.any(1).all()  # every one is a real image
+    for c in client.labels.unique():
+        drawn = same[sent["labels"] == c][:, client.labels == c].sum(0)
+        assert int(drawn.sum()) == 50 and int(drawn.max() - drawn.min()) <= 1
 
 
-def test_knowledge_may_start_from_means_of_real_images(task, clients):
-    """The kinds of start are those of all methods; a mean of five is no image of the client."""
-    algorithm = fedmk(init="real_average")
-    state = algorithm.initialise(task, Rng(0))
-    source = sources(algorithm, clients, state)[0]
-    real = task.inputs(clients[0].images)
-    apart = torch.cdist(source.knowledge.flatten(1), real.flatten(1))
-    assert float(apart.min()) > 0.1
-    torch.testing.assert_close(source.knowledge.mean((0, 1)), real.mean((0, 1)), rtol=0, atol=0.5)
-
-
-def test_a_class_that_a_client_lacks_cannot_start_from_its_images(task, clients):
+def test_all_classes_can_be_made_but_not_from_images_that_a_client_lacks(task, clients):
     assert not clients[0].class_counts.all()
-    algorithm = fedmk(init="real", classes="all")
-    with pytest.raises(InputError, match=r"client 0 lacks a class.*init 'noise' or classes 'own'"):
-        sources(algorithm, clients, algorithm.initialise(task, Rng(0)))
-
-
-def test_all_classes_can_be_made(task, clients):
-    algorithm = fedmk(classes="all")
-    for source in sources(algorithm, clients, algorithm.initialise(task, Rng(0))).values():
+    state = fedmk().initialise(task, Rng(0))
+    for source in sources(fedmk(classes="all"), clients, state):
         assert torch.equal(source.knowledge_labels, torch.arange(10).repeat_interleave(2))
-
-
-# --- weights of real samples
-# -----------------------------------------------------------------------------------------
+    with pytest.raises(InputError, match="client 0 lacks a class"):
+        sources(fedmk(classes="all", init="real"), clients, state)
 
 
 def test_weights_come_from_the_received_model(task, clients):
-    state = fedmk().initialise(task, Rng(0))
-    model = task.model_from(state.tensors)
-    client = clients[0]
-    logits = task.outputs(model, client.images).double()
+    state, client = fedmk().initialise(task, Rng(0)), clients[0]
+    logits = task.outputs(task.model_from(state.tensors), client.images).double()
     right = logits[torch.arange(len(client)), client.labels]
-    loss = logits.exp().sum(1).log() - right
+    loss, counts = logits.exp().sum(1).log() - right, client.class_counts
     wanted = {
         "dynamic": 1 / (1 + (-5 * loss).exp()),
-        "uniform": torch.ones(len(client), dtype=torch.float64),
+        "uniform": torch.ones(len(client)).double(),
+        "class_balanced": len(client) / ((counts > 0).sum() * counts[client.labels]).double(),
     }
-    counts = client.class_counts
-    wanted["class_balanced"] = (len(client) / ((counts > 0).sum() * counts[client.labels])).double()
     for name, values in wanted.items():
-        found = sources(fedmk(weights=name), clients[:1], state)[0].weights
-        torch.testing.assert_close(found.double(), values, rtol=1e-4, atol=1e-5)
-
-
-# --- a run
-# ---------------------------------------------------------------------------------------------
-
-
-def test_it_beats_chance_on_digits():
-    settings = {
-        "images_per_class": 5,
-        "iterations": 30,
-        "inner_batch": 32,
-        "real_batch": 32,
-        "server_steps": 60,
-    }
-    found = [
-        accuracy_after(TINY, seed=seed, rounds=2, evaluate_every=2, settings=settings)
-        for seed in range(3)
-    ]
-    assert statistics.fmean(found) > 0.25  # chance is 0.10; single seeds lie 0.2 apart
-
-
-# --- Table 7
-# ---------------------------------------------------------------------------------------------
+        (source,) = sources(fedmk(weights=name), [client], state)
+        torch.testing.assert_close(source.weights.double(), values, rtol=1e-4, atol=1e-5)
 
 
 def test_the_federation_of_comparison_draws_for_itself_and_changes_nothing(task):
@@ -186,47 +148,29 @@ def test_the_federation_of_comparison_draws_for_itself_and_changes_nothing(task)
     the size about half of that of a set by itself, whatever the images hold.
     """
     pytest.importorskip("ot")
-    *_, plain = rounds(attrs.evolve(TINY, rounds=2), task=task)
+    run, distances = attrs.evolve(TINY, rounds=1), []
+    plain = last_round(run, task)
     assert "emd" not in plain.metrics
-    found = {}
     for size in (1, 2):
-        experiment = attrs.evolve(TINY, rounds=2, settings=SHORT | {"compare_size": size})
-        *_, last = rounds(experiment, task=task)
-        found[size] = last.metrics["emd"]
-        for name in ("up", "down"):
-            assert getattr(last, name) == getattr(plain, name)
+        last = last_round(run, task, compare_size=size)
+        distances.append(last.metrics["emd"])
+        assert (last.up, last.down) == (plain.up, plain.down)
         assert last.metrics["accuracy"] == plain.metrics["accuracy"]
-    assert found[2] > found[1] / 2 > 0.1
-
-
-# --- the appendix's arithmetic
-# ---------------------------------------------------------------------------------------
-
-
-def mnist_shaped(task):
-    """The tiny task with images of MNIST's shape, so that models and knowledge have MNIST's
-    sizes.
-    """
-    from core.data import Split
-
-    data = task.dataset
-    large = Split(
-        data.train.images.repeat(1, 1, 4, 4)[..., :28, :28].contiguous(), data.train.labels
-    )
-    return attrs.evolve(task, dataset=attrs.evolve(data, train=large, test=large, val=large))
+    assert distances[1] > distances[0] / 2 > 0.1
 
 
 def test_the_costs_that_the_appendix_prints(task):
     """627.2 K up, 1,677.2 K down, 16 M against FedAvg's 420 M: what the ledger says of each, 10
-    active clients.
+    active clients, with images of MNIST's shape.
     """
-    large = mnist_shaped(task)
+    train = task.dataset.train
+    wide = train.images.repeat(1, 1, 4, 4)[..., :28, :28].contiguous()
+    split = Split(wide, train.labels)
+    dataset = attrs.evolve(task.dataset, train=split, test=split, val=split)
+    large = attrs.evolve(task, dataset=dataset)
     clients = make_clients(attrs.evolve(TINY, clients=10, partition={"name": "iid"}), large)
-    algorithm = fedmk(images_per_class=20, classes="all", iterations=1, server_steps=1)
-    state, ledger = algorithm.initialise(large, Rng(0)), Ledger()
-    for _ in range(2):
-        ledger.open_round()
-        state = algorithm.round(state, clients, ledger, Rng(1))
+    short = {"iterations": 1, "server_steps": 1}
+    _, ledger = after_rounds(fedmk(images_per_class=20, classes="all", **short), large, clients, 2)
     up, down = ledger.rounds[-1]["up"], ledger.rounds[-1]["down"]
     assert "images" not in ledger.rounds[0]["down"]  # nothing to share yet
     # the printed upload, 4 x 28 x 28 x 20 x 10, is that of ONE client with ten classes
@@ -243,25 +187,174 @@ def test_the_costs_that_the_appendix_prints(task):
     assert 10 * (printed_up + printed_down) == pytest.approx(23.04e6, rel=0.005)
     # what ten clients really move in ten rounds: 136 MB, of which the first round shares nothing
     assert 10 * (sum(up.values()) + sum(down.values())) == pytest.approx(136e6, rel=0.005)
-    fedavg = algorithms.create("fedavg", {"local_steps": 1})
-    aside = Ledger()
-    aside.open_round()
-    fedavg.round(fedavg.initialise(large, Rng(0)), clients, aside, Rng(0))
-    moved = aside.total("up")["parameters"] + aside.total("down")["parameters"]
-    assert 200 * moved == pytest.approx(420e6, rel=0.01)
+    # FedAvg sends the model in both directions
+    assert 200 * 2 * down["parameters"] == pytest.approx(420e6, rel=0.01)
 
 
 def test_the_defaults_are_the_papers():
     settings = algorithms.create("fedmk").settings
-    assert (settings.images_per_class, settings.tau, settings.weights, settings.sharing) == (
-        20,
-        5.0,
-        "dynamic",
-        True,
-    )
+    assert (settings.images_per_class, settings.tau) == (20, 5.0)
+    assert settings.weights == "dynamic" and settings.sharing
 
 
 def test_the_federation_that_is_compared_has_the_same_schedule():
     schedule = Schedule(clients=3, refused="leave_out", update_norm=7.0)
     algorithm = algorithms.create("fedmk", SHORT | {"compare_size": 1}, schedule=schedule)
     assert algorithm._compared().schedule == schedule
+
+
+def test_it_is_better_than_chance(task):
+    steps = {"iterations": 30, "inner_batch": 32, "real_batch": 32, "server_steps": 60}
+    run = attrs.evolve(TINY, rounds=2, evaluate_every=2)
+    accuracies = [
+        last_round(attrs.evolve(run, seed=seed), task, images_per_class=5, **steps).metrics[
+            "accuracy"
+        ]
+        for seed in range(3)
+    ]
+    assert sum(accuracies) / 3 > 0.25  # chance is 0.10; single seeds lie 0.2 apart
+
+
+# the server
+
+
+def test_beta_is_the_share_of_pseudo_knowledge(task, after_one_round, monkeypatch):
+    """One full-batch step by hand: the gradient of L(D^) + beta L(D^_pseudo), beta = |pseudo| /
+    |uploaded|.
+    """
+    one = {"server_steps": 1, "server_batch": 10_000, "server_lr": 0.1}
+    algorithm = fedmk(pseudo=0.5, server_momentum=0.0, server_weight_decay=0.0, **one)
+    uploads, seen, sample = uploads_of(after_one_round), [], module.draw_pseudo
+    monkeypatch.setattr(
+        module, "draw_pseudo", lambda *given: seen.append(sample(*given)) or seen[-1]
+    )
+    state = after_one_round
+    new = algorithm.server_update(state, uploads, Rng(3))
+    ((features, classes),) = seen
+    x, y = (
+        torch.cat([upload.tensors[kind] for upload in uploads.values()])
+        for kind in ("images", "labels")
+    )
+    assert len(classes) == round(0.5 * len(y)) and not features.requires_grad
+    model, entropy = task.model_from(state.tensors).train(), torch.nn.functional.cross_entropy
+    pseudo = entropy(model.classifier(features), classes)
+    (entropy(model(x), y.long()) + len(classes) / len(y) * pseudo).backward()
+    for name, w in model.named_parameters():
+        wanted = w.detach() - 0.1 * w.grad
+        torch.testing.assert_close(new.tensors[f"parameters/{name}"], wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_the_generator_learns_what_the_classifier_sees(task, after_one_round):
+    """Eq. 10: the classifier recognises the labels of generated features better than before."""
+    algorithm = fedmk(generator_steps=100, generator_lr=0.01)
+    model, labels = task.model_from(after_one_round.tensors), torch.arange(10).repeat(30)
+    generator, right = feature_generator(task, model.feature_size, Rng(0)), []
+    before = [w.clone() for w in model.parameters()]
+    for _ in range(2):
+        features, classes = draw_pseudo(generator, labels, 300, Rng(1))
+        right.append(float((model.classifier(features).argmax(1) == classes).float().mean()))
+        algorithm.train_generator(generator.train(), model, labels, {}, Rng(2))
+    assert right[0] < 0.5 < 0.9 < right[1]
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_pseudo_knowledge_comes_by_the_generators_running_statistics(task):
+    """Features (n, D) of z ~ N(0, 1) and of classes in the shares of the uploaded labels."""
+    generator, labels = feature_generator(task, 12, Rng(0)).train(), torch.tensor([2, 2, 7])
+    features, classes = draw_pseudo(generator, labels, 300, Rng(1))
+    draws = Rng(1).at("draws").generator()
+    server.draw_labels(torch.bincount(labels, minlength=10).float(), 300, draws)
+    noise = server.draw_noise("normal", (300, generator.noise), draws)
+    torch.testing.assert_close(features, generator.eval()(noise, classes))
+    assert set(classes.tolist()) == {2, 7} and 170 < int((classes == 2).sum()) < 230
+
+
+def test_the_generator_learns_the_classes_in_the_shares_of_the_uploads(
+    task, after_one_round, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(generative, "trained", lambda *given: seen.append(given[3]) or {})
+    model, labels = task.model_from(after_one_round.tensors), torch.tensor([2, 2, 7])
+    generator = feature_generator(task, model.feature_size, Rng(0))
+    fedmk().train_generator(generator, model, labels, {}, Rng(2))
+    assert seen[0].tolist() == [0, 0, 2, 0, 0, 0, 0, 1, 0, 0]
+
+
+def test_the_generator_learns_against_the_model_that_the_round_began_with(task, after_one_round):
+    """Algorithm 1: the generator first, then the global model."""
+    algorithm, before, uploads = fedmk(), after_one_round.tensors, uploads_of(after_one_round)
+    after = algorithm.server_update(after_one_round, uploads, Rng(3)).tensors
+    labels = torch.cat([one.tensors["labels"] for one in uploads.values()]).long()
+    model, rng = task.model_from(before), Rng(3).at("generator")
+    generator = unpack(feature_generator(task, model.feature_size, Rng(0)), before, "generator/")
+    wanted = algorithm.train_generator(generator, model, labels, before, rng)
+    for name, value in wanted.items():
+        torch.testing.assert_close(after[name], value)
+
+
+def moved(state, t, **settings):
+    """How the server's plain steps without pseudo knowledge move the weights, as one vector."""
+    state = attrs.evolve(state, meta=state.meta | {"round": t})
+    new = fedmk(pseudo=0.0, **settings).server_update(state, uploads_of(state), Rng(3))
+    names = [name for name in state.tensors if name.startswith("parameters/")]
+    return torch.cat([(new.tensors[name] - state.tensors[name]).flatten() for name in names])
+
+
+def test_the_rate_falls_from_round_to_round_down_to_a_last_one(after_one_round):
+    """One plain step moves the weights by the rate times a gradient that is the same in all."""
+    falling = {"server_steps": 1, "server_lr": 0.1, "round_decay": 0.5, "last_lr": 0.02}
+    first = moved(after_one_round, 0, **falling)
+    assert float(first.norm()) > 0.01
+    for round_, rate in ((1, 0.05), (2, 0.025), (3, 0.02), (9, 0.02)):
+        step = moved(after_one_round, round_, **falling)
+        torch.testing.assert_close(step, first * rate / 0.1, rtol=1e-3, atol=1e-6)
+
+
+def test_a_last_rate_above_the_first_leaves_the_first(after_one_round):
+    assert fedmk(server_lr=0.01, last_lr=0.5).settings.rate(4) == 0.01
+
+
+def test_the_second_half_of_a_round_takes_the_decayed_rate(after_one_round):
+    """Of two steps the second is server_decay times as long, along the same gradient."""
+    rate = {"server_lr": 0.1}
+    one = moved(after_one_round, 0, server_steps=1, **rate)
+    two = moved(after_one_round, 0, server_steps=2, **rate)
+    assert 0.01 < float((two - one).norm()) < 2 * float(one.norm())
+    for decay in (0.1, 0.5):
+        less = moved(after_one_round, 0, server_steps=2, server_decay=decay, **rate)
+        torch.testing.assert_close(less - one, decay * (two - one), rtol=1e-3, atol=1e-6)
+
+
+def test_without_pseudo_knowledge_the_generator_rests(after_one_round):
+    state = after_one_round
+    after = fedmk(pseudo=0.0).server_update(state, uploads_of(state), Rng(1))
+    for name, value in after.tensors.items():
+        if name.startswith(("generator/", "adam/")):
+            assert torch.equal(value, state.tensors[name]), name
+
+
+def uploads_of(state):
+    return {
+        owner: Message(
+            {kind: state.tensors[f"knowledge/{owner}/{kind}"] for kind in ("images", "labels")}
+        )
+        for owner in range(3)
+    }
+
+
+def test_labels_out_of_order_are_refused(task, clients, after_one_round, monkeypatch):
+    algorithm = fedmk()
+    honest = algorithm.client_updates
+
+    def update(clients, messages, rngs):
+        answers = honest(clients, messages, rngs)
+        wrong = answers[0].tensors | {"labels": answers[0].tensors["labels"].flip(0)}
+        return answers | {0: Message(wrong)}
+
+    monkeypatch.setattr(algorithm, "client_updates", update)
+    with pytest.raises(UploadError, match="client 0"):
+        after_rounds(algorithm, task, clients)
+    algorithm.schedule = attrs.evolve(algorithm.schedule, refused="leave_out")
+    state, ledger = after_rounds(algorithm, task, clients)
+    assert list(ledger.rounds[-1]["refused"]) == ["0"]
+    assert "knowledge/1/images" in state.tensors and "knowledge/0/images" not in state.tensors

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from core.baselines.flmrcm import FLMRCM, Identifier, confused, encoder, identified
+from core.baselines.flmrcm import FLMRCM, Identifier, confused, identified
 from core.errors import InputError
 from core.federation import Client, Message, loop
-from core.models import fresh
+from core.models import count_parameters, fresh
 from core.rng import Rng
 from lab import make_clients, rounds
+from tests.algorithms.on_digits import last_round
 from tests.algorithms.on_drawings import on_heads
 
 TINY = on_heads(
@@ -54,67 +55,65 @@ def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):
     at the network is that of the plain loss and of the alignment with that identifier.
     """
     algorithm = attrs.evolve(TINY, settings=TINY.settings | {"adversarial": 0.3}).new_algorithm()
-    client = make_clients(TINY, task)[0]
-    model = task.new_model(Rng(1))
+    client, model, lr = make_clients(TINY, task)[0], task.new_model(Rng(1)), 1e-3
     latents = model.encode(task.inputs(client.images[:5]))[-1].detach() + 1
     identifier = fresh(Identifier, latents.shape[1], width=4, rng=Rng(0))
-    before = [p.detach().clone() for p in identifier.parameters()]
+    weights = list(identifier.parameters())
+    before = [w.detach().clone() for w in weights]
     images, labels = client.images[:4], client.labels[:4]
     own = model.encode(task.inputs(images))[-1]
     loss = identified(identifier(own.detach()), identifier(latents))
-    slopes = torch.autograd.grad(loss, list(identifier.parameters()))
-    lr = 1e-3
-    adam = torch.optim.Adam(identifier.parameters(), lr)
+    slopes = torch.autograd.grad(loss, weights)
+    adam = torch.optim.Adam(weights, lr)
     total = algorithm.aligned(task, identifier, adam, latents)(model, images, labels)
-    for old, slope, new in zip(before, slopes, identifier.parameters(), strict=True):
+    for old, slope, new in zip(before, slopes, weights, strict=True):
         # Adam: m / (sqrt(v) + eps) = g / (|g| + eps) in the first step
-        moved = lr * slope / (slope.abs() + 1e-8)
-        torch.testing.assert_close(new.detach() - old, -moved, rtol=0, atol=1e-3 * lr)
+        wanted = -lr * slope / (slope.abs() + 1e-8)
+        torch.testing.assert_close(new.detach() - old, wanted, rtol=0, atol=1e-3 * lr)
     wanted = task.loss(model(task.inputs(images)), labels) + 0.3 * confused(identifier(own))
     assert total.item() == pytest.approx(wanted.item(), rel=1e-5)
-    weights = list(model.parameters())
-    for found, right in zip(
-        *(torch.autograd.grad(one, weights) for one in (total, wanted)), strict=True
-    ):
+    pairs = (torch.autograd.grad(one, list(model.parameters())) for one in (total, wanted))
+    for found, right in zip(*pairs, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-6)
 
 
-def test_the_target_is_heard_and_the_others_are_told(task):
-    *_, last = rounds(TINY, task=task)
-    shape = last.state.tensors["latents"].shape
-    assert shape[0] == 5
-    # in each of two rounds: one message up, two down, of float32
-    size = 2 * math.prod(shape) * 4
-    assert last.ledger.total("up")["latents"] == size
-    assert last.ledger.total("down")["latents"] == 2 * size
-    # and the model goes to all three for training, and to the target before
-    numbers = sum(p.numel() for p in task.new_model(Rng(0)).parameters())
-    assert last.ledger.total("down")["parameters"] == 2 * (3 + 1) * numbers * 4
+def test_the_target_is_heard_anew_in_every_round_and_the_others_are_told(task):
+    """With a rate that moves nothing the model stays, and the images that are drawn do not."""
+    still = attrs.evolve(TINY, settings=TINY.settings | {"lr": 1e-12, "adversarial": 0.0})
+    first, last = rounds(still, task=task)
+    latents = last.state.tensors["latents"]
+    assert not torch.allclose(first.state.tensors["latents"], latents, rtol=1e-3, atol=1e-3)
+    up, down = last.ledger.total("up"), last.ledger.total("down")
+    assert len(latents) == 5 and (up["latents"], down["latents"]) == (
+        2 * latents.nbytes,
+        2 * 2 * latents.nbytes,
+    )
+    # the model goes to all three for training, and to the target before
+    numbers = count_parameters(task.new_model(Rng(0)))
+    assert down["parameters"] == 2 * (3 + 1) * numbers * 4
 
 
 def test_without_alignment_it_is_fedavg(task):
-    *_, aligned = rounds(
-        attrs.evolve(TINY, settings=TINY.settings | {"adversarial": 0.0}), task=task
-    )
+    aligned = last_round(TINY, task, adversarial=0.0)
     settings = {k: v for k, v in TINY.settings.items() if k not in ("latents", "target")}
-    *_, plain = rounds(attrs.evolve(TINY, algorithm="fedavg", settings=settings), task=task)
+    plain = last_round(attrs.evolve(TINY, algorithm="fedavg", settings=settings), task)
     for name, value in plain.state.tensors.items():
         torch.testing.assert_close(value, aligned.state.tensors[name], rtol=1e-4, atol=1e-5)
 
 
+def aligning(algorithm, task):
+    """A state whose server knows the target's latent maps."""
+    state = algorithm.initialise(task, Rng(0))
+    return attrs.evolve(state, tensors=state.tensors | {"latents": torch.ones(5, 16, 4, 4)})
+
+
 def test_the_target_trains_without_alignment(task):
     algorithm, clients = TINY.new_algorithm(), make_clients(TINY, task)
-    state = algorithm.initialise(task, Rng(0))
-    state = attrs.evolve(state, tensors=state.tensors | {"latents": torch.zeros(5, 16, 4, 4)})
+    state = aligning(algorithm, task)
     assert "latents" not in algorithm.broadcast(state, 1).tensors
     assert "latents" in algorithm.broadcast(state, 0).tensors
     algorithm.client_update(clients[1], algorithm.broadcast(state, 1), Rng(0))
     assert not clients[1].memory
-
-
-def test_it_needs_an_encoder():
-    with pytest.raises(InputError, match="it needs the model 'unet'"):
-        encoder(torch.nn.Identity())
 
 
 @pytest.mark.parametrize("active", [None, 2])
@@ -151,13 +150,11 @@ def test_the_identifier_goes_on_with_its_optimiser(task):
     passes = {k: v for k, v in TINY.settings.items() if k != "local_steps"} | {"local_epochs": 2}
     algorithm = attrs.evolve(TINY, settings=passes).new_algorithm()
     client = make_clients(TINY, task)[0]
-    state = algorithm.initialise(task, Rng(0))
-    state = attrs.evolve(state, tensors=state.tensors | {"latents": torch.ones(5, 16, 4, 4)})
-    message = algorithm.broadcast(state, 0)
+    message = algorithm.broadcast(aligning(algorithm, task), 0)
     for t in (1, 2):
         algorithm.client_update(client, message, Rng(t))
-        steps = [int(v) for name, v in client.memory.items() if "/adam/step/" in name]
-        assert steps and set(steps) == {t * 2 * -(-len(client) // 4)}
+        steps = {int(v) for name, v in client.memory.items() if "/adam/step/" in name}
+        assert steps == {t * 2 * -(-len(client) // 4)}
 
 
 def test_the_target_tells_what_the_model_makes_of_images_drawn_from_its_own(task):
@@ -178,13 +175,6 @@ def test_the_target_tells_what_the_model_makes_of_images_drawn_from_its_own(task
     assert len(set(drawn)) == 3
 
 
-def test_the_target_is_heard_anew_in_every_round(task):
-    """With a rate that moves nothing the model stays, and the images that are drawn do not."""
-    still = attrs.evolve(TINY, settings=TINY.settings | {"lr": 1e-12, "adversarial": 0.0})
-    first, second = (result.state.tensors["latents"] for result in rounds(still, task=task))
-    assert not torch.allclose(first, second, rtol=1e-3, atol=1e-3)
-
-
 def test_an_identifier_has_the_form_of_the_settings_and_is_the_clients_last(task, monkeypatch):
     seen, aligned = [], FLMRCM.aligned
 
@@ -196,14 +186,12 @@ def test_an_identifier_has_the_form_of_the_settings_and_is_the_clients_last(task
     monkeypatch.setattr(FLMRCM, "aligned", noting)
     own = TINY.settings | {"identifier_width": 3, "identifier_lr": 0.125, "lr": 0.01}
     algorithm = attrs.evolve(TINY, settings=own).new_algorithm()
-    client, state = make_clients(TINY, task)[0], algorithm.initialise(task, Rng(0))
-    state = attrs.evolve(state, tensors=state.tensors | {"latents": torch.ones(5, 16, 4, 4)})
-    message = algorithm.broadcast(state, 0)
+    client, message = make_clients(TINY, task)[0], algorithm.broadcast(aligning(algorithm, task), 0)
     algorithm.client_update(client, message, Rng(1))
-    kept = dict(client.memory)
+    remembered = dict(client.memory)
     algorithm.client_update(client, message, Rng(2))
     (first, lr), (second, again) = seen
     assert lr == again == 0.125 and first["hidden.weight"].shape == (3, 16, 1, 1)
     for name, value in second.items():
-        assert torch.equal(value, kept[f"identifier/parameters/{name}"])
+        assert torch.equal(value, remembered[f"identifier/parameters/{name}"])
         assert not torch.equal(value, first[name])

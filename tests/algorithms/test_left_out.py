@@ -24,56 +24,59 @@ ASKED = {
 }
 
 
-def spoilt(subject, question, who, refused):
-    """The algorithm, one of whose clients sends nothing when it is asked this question."""
-    algorithm = subject.new()
-    honest = algorithm.at_clients
+@pytest.fixture
+def spoilt(monkeypatch):
+    """A function that gives a subject, one of whose clients sends nothing when it is asked this
+    question, and its algorithm.
+    """
 
-    def at_clients(call, *given):
-        answers = honest(call, *given)
-        nothing = {who: Message({})} if call == question and who in answers else {}
-        return answers | nothing
+    def spoil(name, refused):
+        subject, (question, who) = SUBJECTS[name], ASKED[name]
+        algorithm = subject.new()
+        honest = algorithm.at_clients
 
-    algorithm.at_clients = at_clients
-    algorithm.schedule = attrs.evolve(algorithm.schedule, active=None, refused=refused)
-    return algorithm
+        def at_clients(call, *given):
+            answers = honest(call, *given)
+            nothing = {who: Message({})} if call == question and who in answers else {}
+            return answers | nothing
+
+        algorithm.at_clients = at_clients
+        algorithm.schedule = attrs.evolve(algorithm.schedule, active=None, refused=refused)
+        monkeypatch.setattr(type(subject), "new", lambda self: algorithm)
+        return subject, algorithm
+
+    return spoil
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_the_run_goes_on_with_the_others(name, monkeypatch):
-    subject, (question, who) = SUBJECTS[name], ASKED[name]
-    algorithm = spoilt(subject, question, who, "leave_out")
-    monkeypatch.setattr(type(subject), "new", lambda self: algorithm)
+def test_the_run_goes_on_with_the_others(name, spoilt):
+    subject, algorithm = spoilt(name, "leave_out")
     if name == "flmrcm":  # which says that its result is that of FedAvg
         algorithm.measures = lambda state: {}
     results = list(subject.run(crowd(subject.task_kind)))
     assert len(results) == ROUNDS
     asked = results[:1] if name == "random_selection" else results  # which asks once
-    assert all(str(who) in result.refused for result in asked)
+    assert all(str(ASKED[name][1]) in result.refused for result in asked)
 
 
-def test_desa_goes_on_distilling_though_anchors_are_refused(monkeypatch):
-    subject, (question, who) = SUBJECTS["desa"], ASKED["desa"]
-    algorithm, told = spoilt(subject, question, who, "leave_out"), []
-    send = algorithm.broadcast
+def test_desa_goes_on_distilling_though_anchors_are_refused(spoilt):
+    """In the first round nobody has learned anything yet."""
+    subject, algorithm = spoilt("desa", "leave_out")
+    send, taught = algorithm.broadcast, []
 
     def broadcast(state, client_id):
         message = send(state, client_id)
-        told.append("logits/others" in message.tensors)
+        taught.append("logits/others" in message.tensors)
         return message
 
-    monkeypatch.setattr(algorithm, "broadcast", broadcast)
-    monkeypatch.setattr(type(subject), "new", lambda self: algorithm)
+    algorithm.broadcast = broadcast
     list(subject.run(crowd()))
-    # in the first round nobody has learned anything yet
-    each = len(told) // ROUNDS
-    assert told == [False] * each + [True] * each * (ROUNDS - 1)
+    each = len(taught) // ROUNDS
+    assert taught == [False] * each + [True] * each * (ROUNDS - 1)
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_it_ends_where_the_schedule_says_so(name, monkeypatch):
-    subject = SUBJECTS[name]
-    algorithm = spoilt(subject, *ASKED[name], "end")
-    monkeypatch.setattr(type(subject), "new", lambda self: algorithm)
+def test_it_ends_where_the_schedule_says_so(name, spoilt):
+    subject, _ = spoilt(name, "end")
     with pytest.raises(UploadError, match=f"client {ASKED[name][1]} was refused"):
         list(subject.run(crowd(subject.task_kind)))

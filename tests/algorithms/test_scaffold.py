@@ -9,7 +9,7 @@ import torch
 
 from core import algorithms
 from core.errors import InputError
-from core.federation import Client, Message, Schedule, pack
+from core.federation import Client, Schedule, pack
 from core.models import Classifier
 from core.rng import Rng
 from lab import rounds
@@ -90,19 +90,6 @@ def linear(tensors):
     model = Linear()
     model.load_state_dict({k.split("/", 1)[1]: v for k, v in tensors.items() if "parameters" in k})
     return model
-
-
-def test_without_drift_the_first_round_is_fedavg_with_equal_weights(task, clients):
-    """All controls are zero at first, so clients walk as FedAvg's do."""
-    settings = dict(TINY.settings)
-    scaffold = algorithms.create("scaffold", settings, schedule=TINY.schedule)
-    fedavg = algorithms.create("fedavg", settings | {"momentum": 0.0})
-    state = scaffold.initialise(task, Rng(0))
-    ours = scaffold.client_update(clients[0], scaffold.broadcast(state, 0), Rng(1))
-    plain = Message({k: v for k, v in state.tensors.items() if not k.startswith("control/")})
-    theirs = fedavg.client_update(clients[0], plain, Rng(1))
-    for name, value in theirs.tensors.items():
-        assert torch.allclose(ours.tensors[name], value, atol=1e-5), name
 
 
 def test_the_servers_control_is_the_mean_over_clients_that_have_data(task):

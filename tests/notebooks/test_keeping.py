@@ -17,7 +17,10 @@ TEXT = """# %% [markdown]
 # %%
 import pathlib, time
 
-print(pathlib.Path("number").read_text(), f"in {time.perf_counter()} s")
+print(f"in {time.perf_counter()} s")
+
+# %%
+print(pathlib.Path("number").read_text(), "images")
 """
 
 
@@ -36,8 +39,8 @@ def test_a_page_is_kept_and_must_give_what_was_kept(tiny):
 
     copy = folder / "tiny.ipynb"
     number.write_text("41")
-    assert "2 passed" in nbval() and "41 in" in copy.read_text()
+    assert "3 passed" in nbval() and "41 images" in copy.read_text()
     assert executing.execute_all([tiny], folder) == [copy] and "papermill" not in copy.read_text()
-    assert "2 passed" in nbval()
     number.write_text("42")
-    assert "1 failed, 1 passed" in nbval() and "41 in" in copy.read_text()
+    # a time may be another one
+    assert "1 failed, 2 passed" in nbval() and "41 images" in copy.read_text()
