@@ -81,7 +81,7 @@ task = lab.make_task(experiment())
 #
 # Here $\mathcal{T}_k$ are the images of client $k$ with their labels, $f_w$ is the network with weights $w$, and $\ell$
 # the cross-entropy. $F$ is the loss on all data together, which nobody can compute alone. Below, $C$ is the number of
-# classes, $R$ that of rounds, $\eta$ a learning rate, $m$ a momentum ([notation](../book/notation)).
+# classes, $R$ that of rounds, $\eta$ a learning rate, $m$ a momentum ([notation](../book/reference)).
 #
 # ## Clients that differ
 #

@@ -11,12 +11,9 @@ from typing import Any
 from docutils import nodes
 from sphinx import addnodes
 
-GLOSSARY = Path(__file__).resolve().parents[3] / "book" / "glossary.md"
+GLOSSARY = Path(__file__).resolve().parents[3] / "book" / "reference.md"
 #: terms whose words mean something else in most sentences
-EVERYDAY = {
-    *("record", "profile", "kernel", "anchors", "audit", "student", "teacher"),
-    *("print", "move", "seed"),
-}
+EVERYDAY = {"record", "profile", "kernel", "anchors", "audit", "student", "teacher", "seed"}
 #: pages of prose that are read as chapters; the others are lists and tables
 PROSE = ("book/intro", "book/how_to_run", "book/errata")
 #: what is left as it is, with all that is in it
