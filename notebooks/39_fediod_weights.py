@@ -302,7 +302,7 @@ pd.DataFrame(
 # %% [markdown]
 # A factor that hardly leaves 1 changes nothing, whichever way it points: then the discriminators have not learned yet,
 # or call everything generated. [The chapter on many teachers](47_many_teachers) measures both readings with
-# perfect teachers, [FedIOD's student](35_fediod_student) with trained ones.
+# perfect teachers, [FedIOD's student](41_fediod) with trained ones.
 #
 # ## Counts or shares
 #

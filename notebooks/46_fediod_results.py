@@ -4,11 +4,11 @@
 # *Question:* which of FedIOD's {cite:p}`fediod` numbers and claims hold when they are measured again?\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
-# How the method works stands in two chapters: [questions](41_fediod) and [answers](35_fediod_student). Here are the
-# paper's main claims, its Table 1, and what came of the runs behind it. Table 6 stands among the
-# [ablations](42_fediod_ablations), Table 7 beside the [images](48_fediod_images), Table 5 beside the [price of
-# privacy](37_fediod_budgets), Tables 2 to 4, 8 and 9 at [masks and images](45_fediod_dense). Pages of their own have each
-# switch of [the released code](44_fediod_paper_vs_released), and [communication](49_fediod_communication).
+# How the method works is in [the lesson](41_fediod). Here are the paper's main claims, its Table 1, and what came of the
+# runs behind it. Table 6 is at [losses and weights](42_fediod_ablations), Table 7 beside the
+# [images](48_fediod_images), Table 5 at [privacy](43_fediod_privacy), Tables 2 to 4, 8 and 9 at [masks and
+# images](45_fediod_dense). Pages of their own have [the authors' code](44_fediod_paper_vs_released) and
+# [communication](49_fediod_communication).
 #
 # `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the one at which most is
 # measured.
