@@ -292,7 +292,7 @@ pd.DataFrame(moved).T.round(2)
 # the teachers on the last batch of generated images. `discriminator_rests` moves something only in runs that go on after
 # a client's images have been seen once.
 #
-# The released code has no input ratio at all. For those who add it as printed, [whom to believe](39_fediod_weights) shows
+# The released code has no input ratio at all. For those who add it as printed, [whom to believe](42_fediod_ablations) shows
 # that it points away from a client's own data (`input_ratio`), and what counts or shares of a class change
 # (`class_ratio`).
 #
