@@ -285,7 +285,7 @@ pd.DataFrame(
 # GDD-FL's nothing. FedIOD's losses and its mixture could be written with sums over clients (Eq. 3, 4 and 9); its
 # server, as it is described and as it runs here, takes the answers of each. So the server of these methods sees each
 # hospital's upload: condensed images, or FedIOD's answers and gradients. What an upload reveals must be bounded before
-# it leaves, with noise at each client. For FedIOD [a page](37_fediod_budgets) shows what this costs; for condensed
+# it leaves, with noise at each client. For FedIOD [a page](43_fediod_privacy) shows what this costs; for condensed
 # images it is not measured here.
 #
 # **Central differential privacy** bounds what one *client* changes in the model. Its noise is spread over the clients
@@ -295,7 +295,7 @@ pd.DataFrame(
 #
 # The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. The
 # server could draw noise from that seed again and subtract it. So across a network each hospital draws it from a
-# secret of its own, and a client of private FedKD (its votes carry noise: [the price of privacy](37_fediod_budgets))
+# secret of its own, and a client of private FedKD (its votes carry noise: [FedIOD and privacy](43_fediod_privacy))
 # refuses a question that asks for less noise than the settings of the run say. That is a check, not a guarantee:
 #
 # * The server states the settings, too, and each run has a budget of its own. A hospital sets its own limit over all runs
