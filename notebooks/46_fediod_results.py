@@ -299,7 +299,7 @@ Markdown(
 # So a failure at this budget says nothing yet about the method at its own. But is it the budget alone? Beside the
 # method as printed stand the authors' whole script for CIFAR-10 at $\alpha = 0.1$, complete, with ten times its rates,
 # and in its first reading, with as many steps of the generator. There the generator has the code's [adversarial
-# loss](38_fediod_released_losses) alone, and the student takes five steps for each of the generator's. Accuracy in
+# loss](44_fediod_paper_vs_released) alone, and the student takes five steps for each of the generator's. Accuracy in
 # percent; where a row of the script is above the first by more than seeds differ, it is not the budget alone:
 
 # %% tags=["hide-input"]
