@@ -30,19 +30,21 @@ $(PY):
 	echo "No Python 3.11 or later with its venv module was found. Install one (on Debian and Ubuntu:" >&2; \
 	echo "python3 and python3-venv), or name it: make PYTHON=/path/to/python3 book" >&2; exit 1
 
-# The lock holds everything, so pip need not resolve anything on the kind of machine it was made for; unpacking is what
-# takes long, and two calls side by side use two cores. Elsewhere (macOS, ARM, other versions of Python) pip resolves
-# requirements.txt, with the lock as far as it applies.
+# The lock holds everything, each file by its hash, so pip need not resolve anything on the kind of machine it was made
+# for; unpacking is what takes long, and two calls side by side use two cores. Elsewhere (macOS, ARM, other versions of
+# Python) pip resolves requirements.txt, with the versions of the lock as far as they apply, and says so.
 # `core` and `lab` are put on the path by one line in a .pth file, and the command `fedcon` beside Python, which needs
 # no build step and no network.
 $(INSTALLED): requirements.lock requirements.txt | $(PY)
 	@echo "Installing the packages of requirements.lock (about 6 GB with PyTorch; two to three minutes) ..."
 	@if $(PY) -c 'import sys, platform as p; sys.exit(not ((3, 11) <= sys.version_info < (3, 14) and p.system() == "Linux" and p.machine() == "x86_64"))'; then \
 	  grep -E '^(nvidia|cuda)' requirements.lock > $(VENV)/gpu.lock; grep -vE '^(nvidia|cuda)' requirements.lock > $(VENV)/rest.lock; \
-	  $(PIP) install --no-deps -r $(VENV)/gpu.lock & gpu=$$!; \
-	  $(PIP) install --no-deps -r $(VENV)/rest.lock && wait $$gpu; \
+	  $(PIP) install --no-deps --require-hashes -r $(VENV)/gpu.lock & gpu=$$!; \
+	  $(PIP) install --no-deps --require-hashes -r $(VENV)/rest.lock && wait $$gpu; \
 	else \
-	  $(PIP) install -r requirements.txt -c requirements.lock || $(PIP) install -r requirements.txt; \
+	  echo "The lock is for Python 3.11 to 3.13 on Linux and x86-64; here pip resolves requirements.txt, without hashes."; \
+	  sed 's/ --hash=[^ ]*//g' requirements.lock > $(VENV)/versions.txt; \
+	  $(PIP) install -r requirements.txt -c $(VENV)/versions.txt || $(PIP) install -r requirements.txt; \
 	fi
 	@$(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "book_of_this_folder.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
 	@printf '#!%s\nfrom lab.__main__ import begin\nbegin()\n' "$$PWD/$(PY)" > $(VENV)/bin/fedcon && chmod +x $(VENV)/bin/fedcon
@@ -103,7 +105,8 @@ test: $(INSTALLED)  ## all tests, and every notebook at the quick profile
 # sees .venv behind it.
 $(MACHINES)/.installed: requirements-machines.lock $(INSTALLED)
 	@$(PY) -m venv $(MACHINES)
-	@$(MACHINES)/bin/python -m pip -qq --no-input --disable-pip-version-check install --no-deps -r requirements-machines.lock
+	@$(MACHINES)/bin/python -m pip -qq --no-input --disable-pip-version-check install --no-deps --require-hashes \
+	  -r requirements-machines.lock
 	@$(PY) -c 'import pathlib, sysconfig; print(sysconfig.get_path("purelib"), pathlib.Path.cwd(), sep="\n")' > \
 	  $$($(MACHINES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/book.pth
 	@touch $@
@@ -132,11 +135,15 @@ format: $(INSTALLED)  ## lay out the code: 100 columns, 80 in notebooks
 sync: $(INSTALLED)  ## write every notebooks/*.ipynb again from its .py
 	@$(PY) -c "from lab.report.notebooks import sync; print(*sync(), sep=\"\\n\")"
 
-# The GPU libraries exist for Linux on x86-64 only.
+# The GPU libraries exist for Linux on x86-64 only; uv asks the package index for the hash of every file of a version.
 lock:  ## write requirements.lock from what is installed in .venv
+	@$(PY) -m uv --version >/dev/null 2>&1 || $(PIP) install uv
+	@$(PY) -m pip freeze --all --exclude pip --exclude wheel --exclude uv | grep -v '^-e' | \
+	   sed -E 's/ @ .*//; /^(nvidia|cuda|triton)/ s/$$/ ; sys_platform == "linux" and platform_machine == "x86_64"/' \
+	   > $(VENV)/versions.txt
 	@{ sed -n '/^#/p;/^[^#]/q' requirements.lock; \
-	   $(PY) -m pip freeze --all --exclude pip --exclude wheel | grep -v '^-e' | \
-	   sed -E 's/ @ .*//; /^(nvidia|cuda|triton)/ s/$$/ ; sys_platform == "linux" and platform_machine == "x86_64"/'; \
+	   $(PY) -m uv pip compile -q $(VENV)/versions.txt --generate-hashes --no-deps --universal --python-version 3.11.9 \
+	     --no-header --no-annotate | sed -e ':a' -e '/\\$$/{N;s/ *\\\n */ /;ba' -e '}'; \
 	 } > requirements.lock.new && mv requirements.lock.new requirements.lock
 	@touch $(INSTALLED)
 
