@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from core.checks import is_number
-from core.errors import InputError, unknown
+from core.errors import InputError, one_line, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -205,6 +205,8 @@ def execute(
         raise InputError(
             f"{source.name} stopped: its kernel died, as it does when memory runs out (see {output})"
         ) from None
+    except RuntimeError as error:  # it died at its start, or there is no home folder
+        raise InputError(f"{source.name} stopped: {one_line(error, 200)}") from None
 
 
 def environment() -> dict[str, str]:

@@ -138,3 +138,9 @@ def test_a_failing_cell_is_one_sentence_with_its_error(tmp_path, code, said):
     path.write_text(f"# %%\n{code}\n")
     with pytest.raises(InputError, match=said):
         notebooks.run_notebook(path, {}, tmp_path / "out.ipynb")
+
+
+def test_a_kernel_that_does_not_start_is_one_sentence(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # where there is no standard library
+    with pytest.raises(InputError, match="Kernel died"):
+        notebooks.run_notebook(tiny, {}, tmp_path / "out.ipynb")
