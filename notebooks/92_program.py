@@ -92,7 +92,7 @@ pd.DataFrame(precision, columns).T.round(1)
 #
 # Records stay while the program goes on. Would it write them again? Of each method, variant, data set and profile the
 # run on record that took least, where that is under two minutes of a core, once more by a later program
-# (`benchmarks/records.py`); where it lies more than two points from its record, up to three seeds of those on
+# (as `fedcon check` does); where it lies more than two points from its record, up to three seeds of those on
 # record (a try of a tuning has one). Last digits differ with the kernels and from machine to machine; in a run that is
 # barely stable, or whose classes are uneven, they grow to points. Compare with the deviation over seeds. Three single
 # runs that lie far from their records, of FedVCK on PneumoniaMNIST, FedGen and FedDF on MNIST, were traced: the version

@@ -4,18 +4,14 @@ import json
 import sys
 from pathlib import Path
 
-import attrs
 import pytest
 import torch
 
 import authors
 import pfllib
-import records
 import runs
 import timing
 from core.federation import Runtime
-from lab import queue
-from tests.lab.small_runs import small
 
 HERE = Runtime(torch.device("cpu"))
 
@@ -128,40 +124,3 @@ def test_the_authors_code_is_timed_with_its_accuracy(monkeypatch, checkout, benc
     (one,) = kept(bench).values()
     assert one["beside"] == "the authors' code" and one["ratio"]["median"] > 0
     assert all(0 <= one["accuracy"][side][0] <= 100 for side in ("ours", "theirs"))
-
-
-@pytest.fixture
-def measured(tmp_path, monkeypatch):
-    """A run of three seeds, as the book would have it, at a profile that is compared."""
-    monkeypatch.setattr(records, "AGAIN", tmp_path / "again")
-    stated = [attrs.evolve(small(seed=seed), profile="laptop") for seed in range(3)]
-    return [queue.measure(one, "adhoc", out=tmp_path / "book", runtime=HERE)[0] for one in stated]
-
-
-def test_the_least_costly_record_of_a_kind_is_run_once_more(measured):
-    """The program is the same, so all digits are; another accuracy and other bytes are seen."""
-    ((name, one),) = records.again(measured, HERE, 1e9).items()
-    assert name == "fedavg, digits, laptop" and one["same_bytes"]
-    assert one["accuracy"]["ours"] == one["accuracy"]["theirs"]
-    values = torch.tensor([100 * each.metrics["accuracy"] for each in measured])
-    assert one["std"] == pytest.approx(values.double().std().item())
-    least = min(measured, key=lambda each: each.core_seconds)
-    changed = {"metrics": {"accuracy": 2.0}, "bytes": {"up": {"model": 1}, "down": {}}}
-    (one,) = records.again([attrs.evolve(least, **changed)], HERE, 1e9).values()
-    assert one["accuracy"]["theirs"] == [200.0] != one["accuracy"]["ours"]
-    assert not one["same_bytes"] and one["std"] is None
-
-
-def test_only_runs_that_can_be_compared_are_chosen(measured):
-    (record,) = records.chosen(measured, "float32", 1e9).values()
-    assert record.core_seconds == min(one.core_seconds for one in measured)
-    others = {
-        "another precision": attrs.evolve(record, environment={"precision": "bfloat16"}),
-        "on a GPU": attrs.evolve(record, environment={**record.environment, "device": "cuda"}),
-        "one round": attrs.evolve(record, rounds=record.rounds[:1]),
-        "quick": attrs.evolve(record, experiment=attrs.evolve(record.experiment, profile="quick")),
-        "no data": attrs.evolve(record, experiment=attrs.evolve(record.experiment, dataset="zzz")),
-    }
-    for why, other in others.items():
-        assert not records.chosen([other], "float32", 1e9), why
-    assert not records.chosen([record], "float32", 0.0)
