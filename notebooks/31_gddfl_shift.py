@@ -369,24 +369,7 @@ table("gddfl", "released", best)
 #   the longer step and no shift.
 # - A norm behind the shift undoes it {eq}`eq:gdd-undone`.
 #
-# ## Exercises
-#
-# ```{exercise} Only the border
-# :label: ex-shift-border
-#
-# *Hard, 30 minutes.*
-#
-# Show that a brighter grey image $a x + b$ ($a > 0$) has the same features under instance normalisation, but for the
-# border.
-# ```
-#
-# ```{solution} ex-shift-border
-# :class: dropdown
-#
-# Away from the border the convolution with weights $w$ gives $a (w * x) + b \sum w + \text{bias}$. Subtracting the mean
-# of the map and dividing by its deviation removes all but $w * x$. With zeros around the image, which stay zero, the
-# sum over $w$ is another one at the border.
-# ```
+# ## Exercise
 #
 # ```{exercise} A lonely image
 # :label: ex-shift-one

@@ -166,29 +166,7 @@ pd.DataFrame(
 
 # %% [markdown]
 # Only $T / \sigma^2$ counts: twice the noise lets four times as many releases pass.
-
-# %%
-spent = pd.DataFrame(
-    {
-        "sigma": sigma,
-        "epsilon": spent_epsilon(sigma, 1.0, count, delta),
-        "label": f"T = {count:,}",
-    }
-    for count in (1, 100, 10_000)
-    for sigma in [2.0**power for power in range(-1, 10)]
-)
-show(
-    lines(
-        spent,
-        "sigma",
-        "epsilon",
-        log="xy",
-        xlabel="noise multiplier sigma",
-        title=f"Epsilon against noise (delta = {delta:g})",
-    )
-)
-
-# %% [markdown]
+#
 # ### An audit from below
 #
 # The accountant proves a bound about a mechanism. Is the program that mechanism? An audit {cite:p}`tightaudit` plays the
@@ -324,7 +302,7 @@ show(dots(lead, "lead of FedIOD with DP over FedKD with DP (points)"))
 # - An accountant bounds a mechanism from above, an audit the program from below.
 # - Table 5 mixes two effects: noise, and, as we understand it, an earlier end.
 #
-# ## Exercises
+# ## Exercise
 #
 # ```{exercise} One more digit of epsilon
 # :label: ex-iop-exact
@@ -349,19 +327,3 @@ show(dots(lead, "lead of FedIOD with DP over FedKD with DP (points)"))
 # About an eighth more. Rényi's divergence of Gaussian noise is exact; what is lost is lost where a single order of it is
 # turned into $\varepsilon$ and $\delta$.
 # ````
-#
-# ```{exercise} A larger batch
-# :label: ex-iop-batch
-#
-# *Hard, 25 minutes.*
-#
-# Both noise and signal of {eq}`eq:iop-noise` grow with the batch size $N$. Does a larger batch help the generator?
-# ```
-#
-# ```{solution} ex-iop-batch
-# :class: dropdown
-#
-# Where the rows point the same way in the generator's weights, their sum grows like $N$. The noise of one number grows
-# like $\sqrt N$, and the sum of $N$ independent draws like $\sqrt N \cdot \sqrt N = N$. Nothing is won. A larger batch
-# helps only where one real image moves one row alone, as in DP-SGD.
-# ```

@@ -362,7 +362,7 @@ raised.groupby(pd.cut(raised["tests"], [1, 10, 30, 100, 1000]), observed=True)[
 # - Where a discriminator is sure of a generated image, the paper's loss has no slope left, the released its steepest.
 # - What each difference is worth alone is hardly known: few are measured, and two runs of one setting can be far apart.
 #
-# ## Exercises
+# ## Exercise
 #
 # ```{exercise} A fair choice
 # :label: ex-ior-choice
@@ -392,19 +392,3 @@ gain = 0.5 * draws.max(1).values.mean().item()
 
 # %% name="ex-ior-choice" tags=["check", "remove-cell"]
 assert 1.4 < gain < 1.6, "the mean of the largest of 500 draws, in points"
-
-# %% [markdown]
-# ```{exercise} Two forms of one divergence
-# :label: ex-ior-forms
-#
-# *Medium, 15 minutes.*
-#
-# Show that {eq}`eq:ior-printed` is the difference of entropies of {eq}`eq:iod-unique`.
-# ```
-#
-# ```{solution} ex-ior-forms
-# :class: dropdown
-#
-# $\sum_k \pi_k \mathrm{KL}(q_k \Vert \bar q) = \sum_k \pi_k \sum_c q_k^c \log q_k^c - \sum_c \bigl(\sum_k \pi_k q_k^c
-# \bigr) \log \bar q^c = - \sum_k \pi_k H(q_k) + H(\bar q)$.
-# ```

@@ -46,7 +46,6 @@ import pandas as pd
 
 from lab import Experiment, make_clients, make_task, rounds
 from lab.report import image_rows, show, table, table_frame
-from lab.report.verdict import MB
 
 best = None if shown == "best" else shown
 experiment = Experiment(
@@ -109,17 +108,8 @@ show(image_rows(rows, "A column for each site", inches=1))
 
 # %% [markdown]
 # No network crosses the network. But in each step images and answers for all their pixels go back and forth, and the
-# masks of the clients' patients are told to the server, which averaging never does. MB by kind:
-
-# %%
-pd.DataFrame(
-    {
-        f"{way} (MB)": pd.Series(last.ledger.total(way)) / MB
-        for way in ("up", "down")
-    }
-).fillna(0).round(3)
-
-# %% [markdown]
+# masks of the clients' patients are told to the server, which averaging never does.
+#
 # ## Tables 3, 4 and 8: nuclei
 #
 # Table 3 has four organs of MoNuSeg as four clients. Tables 4 and 8 have three sites: CPM-15 for Cell17, MoNuSeg, and

@@ -81,23 +81,14 @@ table("gddfl", "ladder", best)
 #
 # Does the laptop budget hold the images back? Its encoder has 32 channels and 16 real images of a class in a batch; the
 # wide one has 128 and 64 (the paper has batches of 64 and gives no width). Would images do better if they started as
-# random real ones? (Then they [show them](09_leakage).) Each row minus *R.S.@40*, with 90% intervals over paired seeds;
-# 300 update steps:
+# random real ones? (Then they [show them](09_leakage); *not moved* sends them as they are.) Each row minus *R.S.@40*,
+# with 90% intervals over paired seeds; 300 update steps:
 
 # %%
 xlabel = "AUC minus that of as many real images (points)"
 batch_norm = gaps("starts", "R.S.@40")
 of_instance = batch_norm["name"].str.endswith("instance norm")
 show(dots(batch_norm[~of_instance], xlabel, "A server with batch norm"))
-
-# %% [markdown]
-# The same real images before and after condensation are in two rows: *not moved* sends ten of each class from every
-# centre as they are, where *R.S.@40* draws from all centres together. Their difference alone, for DM:
-
-# %%
-still = gaps("starts", "DM, real images not moved")
-pair = still[still["name"].isin(["DM, from real images", "DM"])]
-show(dots(pair, "AUC minus that of real images not optimised (points)"))
 
 # %% [markdown]
 # The server's network has batch norm above. GDD-FL's code and the evaluation of DM's give it instance norm, and then
@@ -107,20 +98,6 @@ show(dots(pair, "AUC minus that of real images not optimised (points)"))
 instance = gaps("starts", "R.S.@40, a server with instance norm")
 instance = instance[instance["name"].str.endswith("instance norm")]
 show(dots(instance, xlabel, "A server with instance norm"))
-
-# %% [markdown]
-# ## How batches are drawn
-#
-# In these tables an image may be twice in a batch of real images. The code of DC, DSA, DM and GDD-FL draws without
-# replacement. What that changes:
-
-# %%
-once = pd.concat(
-    gaps("batches", method).assign(method=method)
-    for method in ("DC", "DSA", "DM")
-)
-own = once["name"] == once["method"] + ", without replacement"
-show(dots(once[own], "AUC minus that with replacement (points)"))
 
 # %% [markdown]
 # ## Take away
