@@ -142,6 +142,28 @@ def test_without_its_own_term_a_method_is_fedavg_bit_for_bit(
     assert not differing
 
 
+SHORT = {"ipc": 1, "iterations": 1, "real_batch": 4, "augmentation": "none"}
+ON = [
+    ("fedprox", {"mu": 1.0}),
+    ("fedavgm", {}),
+    ("moon", {"projection": 0}),
+    ("fedmix", {}),
+    ("fedgen", {"generator_steps": 2}),
+    ("feddistill", {}),
+    ("desa", SHORT | {"kd": 0.0}),
+    ("dfrd", {"iterations": 1, "server_batch": 4, "generator_width": 4}),
+    ("feddf", {"distill_steps": 1, "pool": 40, "auxiliary": "photographs"}),
+]
+
+
+@pytest.mark.parametrize(("name", "on"), ON)
+def test_with_its_own_term_it_is_not(task, fedavg_rounds, name, on, one_by_one):
+    method = attrs.evolve(PARTIAL, algorithm=name, settings=PARTIAL.settings | on)
+    *_, last = rounds(method, task=task)
+    weight = "parameters/classifier.weight"
+    assert not torch.equal(last.state.tensors[weight], fedavg_rounds[-1].state.tensors[weight])
+
+
 def test_centralized_sends_all_data_once(task, clients):
     first, second = (
         run.up for run in rounds(attrs.evolve(TINY, algorithm="centralized"), task=task)
