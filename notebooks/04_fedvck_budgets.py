@@ -5,7 +5,7 @@
 # work](54_fedvck_moves) does it is a page of its own.\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
-# A round of FedVCK has two parts: the clients condense their images, and [the server](08_fedvck_server) trains on what
+# A round of FedVCK has two parts: the clients condense their images, and [the server](11_fedvck) trains on what
 # they send. Both are paid for in passes over images. This page follows one cell of the [results](17_fedvck_results),
 # CIFAR-10 at a Dirichlet concentration of 0.05 (print: Table 11), up a ladder of budgets.
 #

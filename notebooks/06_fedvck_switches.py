@@ -276,7 +276,7 @@ pd.Series({f"round {r}": released.contrast * 0.1**r for r in range(6)}).map(
 # ### Eq. 16: what the server keeps
 #
 # In print the server trains on $\mathcal{S}^t$ or $\mathcal{S}^{:t}$, by the copy of the text ([the
-# server](08_fedvck_server) says how we read it). The released code keeps the condensed images of the last
+# server](11_fedvck) says how we read it). The released code keeps the condensed images of the last
 # $\max(10, R / 2)$ rounds, so in ten rounds it keeps all. Cross-entropy and contrast then see several times as many
 # images as with those of one round.
 #

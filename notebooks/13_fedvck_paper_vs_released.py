@@ -5,7 +5,7 @@
 # difference worth?\
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits for the runs; records for the table.
 #
-# Our FedVCK follows the paper as printed, but for the cosine and the mean of [its Eq. 15](08_fedvck_server). Nearly
+# Our FedVCK follows the paper as printed, but for the cosine and the mean of [its Eq. 15](11_fedvck). Nearly
 # every difference in the method that we know of is one named setting, and `Settings.released()` turns these on. So each
 # of these gaps can be measured alone; what is left, and differences in data and networks, stand below the table. This
 # page lists the switches and measures what each changes; [the next](06_fedvck_switches) looks at what they do. That

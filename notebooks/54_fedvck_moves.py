@@ -5,7 +5,7 @@
 # below the log of the authors' own run. Are its images worse, or does its server train too little?\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
-# A round of FedVCK has two parts: clients move their condensed images, and [the server](08_fedvck_server) trains on all
+# A round of FedVCK has two parts: clients move their condensed images, and [the server](11_fedvck) trains on all
 # that it has received. [The ladder of budgets](04_fedvck_budgets) says how far both together come on CIFAR-10 at a
 # Dirichlet concentration of 0.05. Here one part is changed while the other stays as it is.
 #

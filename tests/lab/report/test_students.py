@@ -173,13 +173,13 @@ def test_a_check_accepts_an_answer_as_the_solution_prints_it(label):
 
 
 def test_student_notebooks_are_written_with_figures_links_and_an_index(tiny, tmp_path):
-    pages = [notebooks.find(name) for name in ("11_fedvck", "08_fedvck_server")]
+    pages = [notebooks.find(name) for name in ("11_fedvck", "13_fedvck_paper_vs_released")]
     written, *_, index = students.write_students([*pages, tiny], tmp_path / "class")
     text = "\n".join(cell.source for cell in notebooks.read(written).cells)
     (figure,) = re.findall(r'<img src="([^"]+)" alt="[^"]{50,}" width="330">', text)
     assert (written.parent / figure).read_bytes().startswith(b"<svg") and "../book" not in text
     links = re.findall(r"\]\((\d\d_[^)]*)\)", text)  # others do not lie beside it
-    assert set(links) == {"08_fedvck_server.ipynb"} and "(#" not in text and ")=\n" not in text
+    assert set(links) == {"13_fedvck_paper_vs_released.ipynb"} and "(#" not in text and ")=\n" not in text
     text = "\n".join(cell.source for cell in notebooks.read(index).cells)
     assert index.name == "index.ipynb" and "### Others\n\n- [Tiny](tiny.ipynb)" in text
 
