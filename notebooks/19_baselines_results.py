@@ -5,9 +5,8 @@
 # need?\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
-# What the methods do stands in two chapters: [terms in the loss](15_baselines), and [generators and condensed
-# images](18_baselines_generators). [FedVCK's own results](17_fedvck_results) judge the lead over them. `shown` is the
-# profile that the tables show; "best" is the one at which most is measured.
+# [Another page](15_baselines) says what the methods do, and [FedVCK's own results](17_fedvck_results) judge the lead
+# over them. `shown` is the profile that the tables show; "best" is the one at which most is measured.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -379,7 +378,7 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 #   a head of 256 did worse on validation data. Its $\mu$ is 5 on CIFAR-10, as in its paper, and 1 elsewhere; at
 #   `laptop` the chosen one. FedGen's weights and two terms that stand in its code only.
 # - FedMix: public programs average twice over the batch, so that their derivative term is too small by the size of
-#   the batch. The figure of [that page](15_baselines) would show it: the error would fall like $\lambda$.
+#   the batch.
 # - FedGAN: two papers, and a program whose classifier learns centrally. FedVCK's Tables 5 and 9 fix the size of
 #   generator and discriminator, not their form.
 # - FedDM: whose statistics normalise images while they are matched. In the tables each batch has its own, or the
