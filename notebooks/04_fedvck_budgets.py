@@ -368,7 +368,7 @@ table("fedvck", "budget", best)
 # ## Take away
 #
 # - A number belongs to a budget, and FedVCK's needs much. Here, with the paper's network and images moved by Adam, it
-#   comes to print with 320 moves and 800 batches of the server in a round; half of that stays below.
+#   comes near print with 320 moves and 800 batches of the server in a round; half of that stays below.
 # - Whether a part of a method is worth its price is a question of a ladder, one rung after the other, not of two ends.
 #
 # ```{exercise} Who works more?

@@ -54,7 +54,7 @@ in_print = {
 #
 # CIFAR-10 at a Dirichlet concentration of 0.05 and of 0.02: nearly all images of a client are of a few classes.
 # Methods that send models train for ten local epochs, as in print, at their default settings. FedVCK has [the reading
-# that comes to print](04_fedvck_budgets): the switches of its code, images moved by Adam, twice the work of the
+# that comes nearest to print](04_fedvck_budgets): the switches of its code, images moved by Adam, twice the work of the
 # profile. FedDM has as many moves and batches, and [starts from real images](03_fedvck_starts), as in a public program
 # that is not its authors'. Unlike there, batch normalisation takes the running statistics of the received model. Its
 # server has a constant rate of 0.03, FedVCK's 0.005. `hours` are those that one core took for a run (none: a GPU ran
@@ -361,7 +361,7 @@ table("fedvck", "medical", size)
 # %% [markdown]
 # ## Take away
 #
-# - A printed accuracy can be reached and the printed lead not: the lead also depends on what the rivals are given.
+# - A printed accuracy can be near and the printed lead far: the lead also depends on what the rivals are given.
 # - FedVCK's accuracy hardly falls from 0.05 to 0.02, as the paper says of it. Whether FedAvg's falls more, as it also
 #   says, hangs on how far its seeds lie apart.
 # - A reading that was chosen by one column is tested by another.

@@ -6,12 +6,14 @@ make a comparison *inconclusive*, not a number reproduced.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
 import attrs
 import numpy as np
 import pandas as pd
+from scipy.special import stdtr, stdtrit  # `scipy.stats` takes a second to import
 
 from core.errors import InputError
 
@@ -32,8 +34,8 @@ class Comparison:
 
     Args:
         mean, std: of the values of `seeds` runs (at least two), the deviation with n - 1.
-        printed, printed_std: the number, and its deviation over `PRINTED_SEEDS` runs, or None: then
-            print counts as one more run that spreads as ours do.
+        printed, printed_std: the number and its deviation, both over `printed_seeds` runs; None: these
+            runs spread as ours do.
         margin: differences up to this do not matter.
     """
 
@@ -43,6 +45,7 @@ class Comparison:
     printed: float
     printed_std: float | None
     margin: float
+    printed_seeds: int = PRINTED_SEEDS
 
     def __attrs_post_init__(self) -> None:
         if self.seeds < 2:
@@ -53,10 +56,11 @@ class Comparison:
         """Standard error of measured minus printed, and its degrees of freedom (Welch 1947)."""
         ours, own = np.square(self.std) / self.seeds, self.seeds - 1
         if self.printed_std is None:
-            return np.asarray(self.std * np.sqrt(1 + 1 / self.seeds)), np.asarray(float(own))
-        theirs = self.printed_std**2 / PRINTED_SEEDS
+            both = self.std * np.sqrt(1 / self.seeds + 1 / self.printed_seeds)
+            return np.asarray(both), np.asarray(float(own))
+        theirs = self.printed_std**2 / self.printed_seeds
         both = ours + theirs
-        parts = np.square(ours) / own + theirs**2 / (PRINTED_SEEDS - 1)
+        parts = np.square(ours) / own + theirs**2 / (self.printed_seeds - 1)
         freedom = np.where(parts > 0, np.square(both) / np.where(parts > 0, parts, 1), own)
         return np.sqrt(both), freedom
 
@@ -67,29 +71,24 @@ class Comparison:
         quantiles of t falls short of the noncentral one.
         """
         error, freedom = self.error
-        return (_t(0.975, freedom) + _t(POWER, freedom)) * error
+        return (stdtrit(freedom, 0.975) + stdtrit(freedom, POWER)) * error
 
     @property
     def outcome(self) -> np.ndarray:
-        """Which of `OUTCOMES`, as text.
+        """Which of `OUTCOMES`, as text. Both verdicts take the noise of both sides, by `error`.
 
-        *equivalent*: the 90% interval of measured minus printed lies within the margin: two
-        one-sided tests at 5% of our mean against the printed number, which counts as exact. Print
-        has a spread of its own, so against the paper's true mean more than 5% may pass at the margin
-        where both spread little.
-        *different*: print is farther away than the margin and outside the 95% prediction interval
-        about our mean: for the mean of print's runs where it has a deviation (the interval of a
-        difference of two means, with both spreads), else for one more run. *inconclusive*: neither,
-        and a difference of `RESOLUTION` margins could have been missed. *consistent*: the rest.
+        *equivalent*: the 90% interval of measured minus printed lies within the margin: two one-sided
+        tests at 5% (Schuirmann 1987). *different*: the two are farther apart than the margin, and the
+        95% interval of their difference leaves out 0. *inconclusive*: neither, and a difference of
+        `RESOLUTION` margins could have been missed. *consistent*: the rest.
         """
         away = np.abs(self.mean - self.printed)
-        half = _t(0.95, np.asarray(self.seeds - 1.0)) * self.std / np.sqrt(self.seeds)
         error, freedom = self.error
-        beyond = np.maximum(_t(0.975, freedom) * error, self.margin)
+        beyond = np.maximum(stdtrit(freedom, 0.975) * error, self.margin)
         slack = 1e-9  # the last digits of a float must not decide
         return np.select(
             [
-                away + half <= self.margin + slack,
+                away + stdtrit(freedom, 0.95) * error <= self.margin + slack,
                 ~(away <= beyond + slack),  # also where the mean is not a number
                 self.detectable > RESOLUTION * self.margin + slack,
             ],
@@ -125,7 +124,9 @@ def interval(
     gaps = np.asarray(differences, dtype=float)
     mean, half = float(gaps.mean()), math.inf
     if _varied(gaps):
-        half = float(_t((1 + confidence) / 2, len(gaps) - 1) * gaps.std(ddof=1)) / len(gaps) ** 0.5
+        half = float(
+            stdtrit(len(gaps) - 1, (1 + confidence) / 2) * gaps.std(ddof=1) / len(gaps) ** 0.5
+        )
     elif exact and len(gaps) > 1:
         half = 0.0
     return mean, mean - half, mean + half
@@ -136,8 +137,6 @@ def probability(gaps: Sequence[float], true: float = 0.0, exact: bool = False) -
     they say nothing of their spread. `exact` and the rule for equal differences are those of
     `interval`.
     """
-    from scipy.special import stdtr  # `scipy.stats` takes a second to import
-
     below = np.mean(gaps) - true
     if not _varied(gaps):
         return float(not (exact and len(gaps) > 1 and below < 0))
@@ -179,34 +178,21 @@ def expected_verdicts(
     seeds: Sequence[int] = (3, 5, 10),
     draws: int = 4000,
 ) -> pd.DataFrame:
-    """How often the rule gives each of `OUTCOMES`, by simulation: a share per standard deviation,
-    true gap between the means and number of seeds.
+    """How often the rule gives each of `OUTCOMES`, by simulation: a share per `deviation`, `true gap` between
+    the means, number of `seeds`, and for print `with its deviation` and without.
 
-    Both sides are normal with the same deviation; print gives its deviation over `PRINTED_SEEDS`
-    runs. The margin is 2; with another one everything scales.
+    Both sides are normal with the same deviation, print over `PRINTED_SEEDS` runs. The margin is 2; with
+    another one everything scales.
     """
     rows = []
-    for std in stds:
-        for gap in gaps:
-            for n in seeds:
-                ours = rng.normal(gap, std, (draws, n))
-                theirs = rng.normal(0, std, (draws, PRINTED_SEEDS))
-                said = _against(ours, theirs)
-                shares = {name: float((said == name).mean()) for name in OUTCOMES}
-                rows.append({"deviation": std, "true gap": gap, "seeds": n, **shares})
+    for std, gap, n, stated in itertools.product(stds, gaps, seeds, (True, False)):
+        ours = rng.normal(gap, std, (draws, n))
+        theirs = rng.normal(0, std, (draws, PRINTED_SEEDS))
+        # a comparison has one print; here each has its own, moved to 0, and its own deviation
+        gap_seen, spread = ours.mean(1) - theirs.mean(1), theirs.std(1, ddof=1) if stated else None
+        said = Comparison(gap_seen, ours.std(1, ddof=1), n, 0.0, spread, 2.0).outcome  # type: ignore[arg-type]
+        shares = {name: float((said == name).mean()) for name in OUTCOMES}
+        rows.append(
+            {"deviation": std, "true gap": gap, "seeds": n, "with its deviation": stated, **shares}
+        )
     return pd.DataFrame(rows)
-
-
-def _against(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """The outcomes of many experiments (draws, n), each beside its own print (draws, m); margin 2."""
-    spread = theirs.std(1, ddof=1)
-    # a comparison has one print; here each row has its own, moved to 0, and its own deviation
-    shifted = ours.mean(1) - theirs.mean(1)
-    return Comparison(shifted, ours.std(1, ddof=1), ours.shape[1], 0.0, spread, 2.0).outcome  # type: ignore[arg-type]
-
-
-def _t(quantile: float, freedom: np.ndarray | float) -> np.ndarray:
-    """Quantiles of Student's t."""
-    from scipy.special import stdtrit  # `scipy.stats` takes a second to import
-
-    return stdtrit(freedom, quantile)

@@ -5,13 +5,13 @@ stand-in), with at least three seeds the mean is compared with print, with inter
 (`lab.report.intervals`):
 
 * **equivalent**: the 90% interval of measured minus printed lies within a margin, `MARGINS`;
-* **different**: print is beyond the margin and outside the 95% prediction interval about our mean, for
-  the mean of print's runs where it has a deviation (with both spreads), else for one more run;
+* **different**: print is beyond the margin, and the 95% interval of measured minus printed leaves out 0;
 * **inconclusive**: neither, and a difference of two and a half margins could have been missed. The
   reason says how large a difference would be found, and how many seeds would decide;
 * **consistent**: the rest.
 
-With fewer seeds a value is **pending** there.
+Both intervals have the noise of both sides: print is a mean of three runs, which spread as ours do where
+it has no deviation. With fewer seeds a value is **pending** there.
 
 At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
 count, by paired differences: a pair of rows is in the printed direction, or against it, when the

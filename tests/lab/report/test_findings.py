@@ -137,10 +137,10 @@ def test_a_difference_is_that_of_the_files_and_its_interval_scipys():
 
 
 def test_a_verdict_is_the_one_beside_the_number_that_print_has_elsewhere():
-    """One reading of FedVCK beside its printed 61.89, which comes to it, and the control, which does not."""
+    """One reading of FedVCK beside its printed 61.89, which is near it, and the control, which is not."""
     entry = {"page": "x", "text": "{said}", "falling": [], "profile": "converged"}
     for row, outcome in (
-        ("FedVCK-as-released-Adam-twice", "equivalent"),
+        ("FedVCK-as-released-Adam-twice", "consistent"),
         ("As-many-real-images", "different"),
     ):
         cell = f"fedvck/ladder/{row}/cifar10-0.05 beside fedvck/11/FedVCK/cifar10-0.05"
