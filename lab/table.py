@@ -1,7 +1,8 @@
 """The grid of runs behind each published table: `book/tables/<paper>/<table>.yaml` as objects.
 
 A specification holds `paper`, `table`, `title`, `metric` or `metrics`, `priority` (lower first),
-`seeds` (a column may state its own), `defaults` (fields of an `Experiment`), `rows` and `columns`.
+`seeds` (a column may state its own, and both, as `looked_at`, how many there were when their verdicts
+were seen and more were asked for), `defaults` (fields of an `Experiment`), `rows` and `columns`.
 The `match` of a row and that of a column together pick one printed number out of `published.csv`,
 whose `method` is the row's algorithm unless the row says otherwise. A table of which that file holds
 nothing is the book's own.
@@ -130,6 +131,8 @@ class Column(Entry):
     settings_of: dict[str, dict[str, Any]] = Field({})
     #: seeds in place of the table's; None: those of the table
     seeds: Seeds | None = None
+    #: numbers of seeds at which its verdicts were seen before more were asked for; None: those of the table
+    looked_at: list[Whole] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -201,6 +204,7 @@ class TableSpec(Part):
     rows: Annotated[list[Row], Field(min_length=1), _unique(lambda row: row.name)]
     columns: Annotated[list[Column], Field(min_length=1), _unique(lambda column: column.name)]
     seeds: Seeds = Field([0, 1, 2])
+    looked_at: list[Whole] = Field([])
     defaults: Fields = Field({})
     stand_ins: dict[str, StandIn] = Field({})
     #: what each profile changes here beyond `profiles.yaml`
@@ -544,6 +548,12 @@ class Cell:
     def priority(self) -> int:
         """Lower is more urgent."""
         return 1000 * self.spec.priority + self.number
+
+    @property
+    def looks(self) -> int:
+        """How often its values are compared with print, the last time with all seeds."""
+        before = self.column_entry.looked_at
+        return 1 + len(self.spec.looked_at if before is None else before)
 
     @property
     def not_testable(self) -> str | None:

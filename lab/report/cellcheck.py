@@ -9,7 +9,7 @@ import attrs
 from lab import Record
 from lab.record import reckoning
 from lab.report.tables import formatted, with_spread
-from lab.report.verdict import REDUCED, SEEDS, budget, judge, measured
+from lab.report.verdict import REDUCED, budget, judge, measured, planned
 from lab.table import Cell
 
 
@@ -34,7 +34,7 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
         value = formatted(found.mean, found.std, cell.unit) or "not measured"
         seeds = f" over {found.seeds} seed{'s' * (found.seeds > 1)}" if found.seeds else ""
         few = found.verdict == "pending" and found.seeds
-        verdict = f"no verdict below {SEEDS} seeds" if few else str(found)
+        verdict = f"no verdict below {planned(of)} seeds" if few else str(found)
         if budget(cell.profile, cell.stand_in) == REDUCED:
             verdict = "no verdict: with less, or on other data, only the table's rows are compared"
         lines.append(f"{name:7}  {value}{seeds}" + (f"  {verdict}" if found.seeds else ""))

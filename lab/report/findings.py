@@ -234,7 +234,8 @@ def _of(
         if beside is None or beside.value is None:
             raise InputError(f"a sentence asks for print's number of {in_print}, which has none")
         exact, found = cell.metric in EXACT, [*by_seed.values()]
-        return str(compare(beside.value, found, cell.unit, beside.spread, exact).outcome)
+        by = compare(beside.value, found, cell.unit, beside.spread, exact, cell.looks)
+        return str(by.outcome)
     printed = cell.published.text if cell.published else "–"
     return Measured(*mean_and_std([*by_seed.values()]), len(by_seed), cell.unit, printed)
 

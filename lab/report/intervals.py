@@ -37,6 +37,7 @@ class Comparison:
         printed, printed_std: the number and its deviation, both over `printed_seeds` runs; None: these
             runs spread as ours do.
         margin: differences up to this do not matter.
+        looks: how often the values were compared, this time included, before the number of seeds was final.
     """
 
     mean: np.ndarray | float
@@ -46,6 +47,14 @@ class Comparison:
     printed_std: float | None
     margin: float
     printed_seeds: int = PRINTED_SEEDS
+    looks: int = 1
+
+    @property
+    def level(self) -> float:
+        """The level of each test: 5% are shared evenly by the looks at the values, each with more seeds than
+        the last (Bonferroni's bound: it holds however they depend on each other).
+        """
+        return 0.05 / self.looks
 
     def __attrs_post_init__(self) -> None:
         if self.seeds < 2:
@@ -66,12 +75,12 @@ class Comparison:
 
     @property
     def detectable(self) -> np.ndarray:
-        """The smallest true difference that a two-sided test at 5% would find with about `POWER`: with
+        """The smallest true difference that a two-sided test would find with about `POWER`: with
         three seeds 77%, and where print has a deviation as large as ours 69 to 76%, as the sum of two
         quantiles of t falls short of the noncentral one.
         """
         error, freedom = self.error
-        return (stdtrit(freedom, 0.975) + stdtrit(freedom, POWER)) * error
+        return (stdtrit(freedom, 1 - self.level / 2) + stdtrit(freedom, POWER)) * error
 
     @property
     def outcome(self) -> np.ndarray:
@@ -84,11 +93,11 @@ class Comparison:
         """
         away = np.abs(self.mean - self.printed)
         error, freedom = self.error
-        beyond = np.maximum(stdtrit(freedom, 0.975) * error, self.margin)
+        beyond = np.maximum(stdtrit(freedom, 1 - self.level / 2) * error, self.margin)
         slack = 1e-9  # the last digits of a float must not decide
         return np.select(
             [
-                away + stdtrit(freedom, 0.95) * error <= self.margin + slack,
+                away + stdtrit(freedom, 1 - self.level) * error <= self.margin + slack,
                 ~(away <= beyond + slack),  # also where the mean is not a number
                 self.detectable > RESOLUTION * self.margin + slack,
             ],

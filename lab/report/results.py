@@ -25,6 +25,7 @@ from lab.report.verdict import (
     differences,
     mean_and_std,
     measured_values,
+    planned,
     printed_values,
     values,
 )
@@ -272,9 +273,10 @@ def readings_beside(
         if not found or beside is None or beside.value is None or column not in (None, cell.column):
             continue
         said = "too few seeds"
-        if len(found) >= SEEDS:
+        if len(found) >= planned(cell):
             exact = cell.metric in EXACT
-            said = str(compare(beside.value, found, cell.unit, beside.std, exact).outcome)
+            by = compare(beside.value, found, cell.unit, beside.std, exact, cell.looks)
+            said = str(by.outcome)
         rows[cell.row] = (*mean_and_std(found), len(found), beside.value, said)
     columns = ["measured", "std", "seeds", "printed", "verdict"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)

@@ -1,7 +1,7 @@
 """The rule by which a measured number is compared with a printed one.
 
 At the paper's own budget (where it prints none, ours), or at the profile `converged` (`DECIDING`, no
-stand-in), with at least three seeds the mean is compared with print, with intervals over the seeds
+stand-in), with all seeds that the table asks for (at least three) the mean is compared with print, with intervals over the seeds
 (`lab.report.intervals`):
 
 * **equivalent**: the 90% interval of measured minus printed lies within a margin, `MARGINS`;
@@ -11,7 +11,8 @@ stand-in), with at least three seeds the mean is compared with print, with inter
 * **consistent**: the rest.
 
 Both intervals have the noise of both sides: print is a mean of three runs, which spread as ours do where
-it has no deviation. With fewer seeds a value is **pending** there.
+it has no deviation. Where a column was looked at with fewer seeds before its plan grew (`looked_at` in the
+table), each look takes its share of the 5%. With fewer seeds than planned a value is **pending** there.
 
 At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
 count, by paired differences: a pair of rows is in the printed direction, or against it, when the
@@ -43,7 +44,7 @@ from lab.table import Cell
 DECIDING = ("paper", "converged")
 #: what the budget of a number is called; what a paper does not print of its own is the book's
 FULL, REDUCED = "as printed", "smaller, or other data"
-#: seeds that a value needs before it is compared with print
+#: the fewest seeds with which a value is compared with print
 SEEDS = 3
 #: every verdict, in a few words
 MEANINGS = {
@@ -55,7 +56,7 @@ MEANINGS = {
     "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",
     "direction unsure": "less work or other data: seeds do not say how most pairs are ordered",
     "not compared": "nothing is printed, the table describes only, or no other row can be compared",
-    "pending": f"not run yet, or, where it is compared with print, with fewer than {SEEDS} seeds",
+    "pending": "not run yet, or, where it is compared with print, with fewer seeds than its table asks for",
     "not testable here": "the paper lacks what is needed, or its data cannot be had",
 }
 VERDICTS = tuple(MEANINGS)
@@ -224,16 +225,21 @@ def compare(
     unit: str,
     printed_std: float | None = None,
     exact: bool = False,
+    looks: int = 1,
 ) -> Comparison:
-    """At least two measured values, one per seed, beside the printed one; `exact` is that of `margin`.
-    Raises InputError for fewer.
+    """At least two measured values, one per seed, beside the printed one; `exact` is that of `margin`, `looks`
+    that of `Comparison`. Raises InputError for fewer.
     """
     if len(found) < 2:
         raise InputError(f"a comparison needs at least two seeds, not {len(found)}")
     mean, std = mean_and_std(found)
-    return Comparison(
-        mean, std or 0.0, len(found), printed, printed_std, margin(printed, unit, exact)
-    )
+    near = margin(printed, unit, exact)
+    return Comparison(mean, std or 0.0, len(found), printed, printed_std, near, looks=looks)
+
+
+def planned(cell: Cell) -> int:
+    """How many seeds a cell needs before it is compared with print: all that its table asks for."""
+    return max(SEEDS, len(cell.column_entry.seeds or cell.spec.seeds))
 
 
 def mean_and_std(found: Sequence[float]) -> tuple[float, float | None]:
@@ -294,10 +300,11 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int], known: b
     if cell.spec.compare == "none":
         return attrs.evolve(held, verdict="not compared", reason="the table is a description")
     if budget(cell.profile, cell.stand_in) == FULL:
-        if len(found) < SEEDS:
-            return attrs.evolve(held, reason=f"{len(found)} of {SEEDS} seeds")
+        if len(found) < planned(cell):
+            return attrs.evolve(held, reason=f"{len(found)} of {planned(cell)} seeds")
         std_of_print = cell.published.spread  # type: ignore[union-attr]
-        comparison = compare(printed, found, cell.unit, std_of_print, cell.metric in EXACT)
+        exact = cell.metric in EXACT
+        comparison = compare(printed, found, cell.unit, std_of_print, exact, cell.looks)
         outcome = str(comparison.outcome)
         reason = _what_would_decide(comparison) if outcome == "inconclusive" else ""
         return attrs.evolve(held, verdict=outcome, reason=reason)

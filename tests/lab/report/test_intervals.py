@@ -268,3 +268,22 @@ def test_a_pair_that_is_printed_as_far_apart_as_the_noise_does_not_count():
 
 def test_seeds_that_would_decide_are_more_than_those_at_hand():
     assert Comparison(0.0, 0.1, 3, 0.0, 0.1, 2.0).seeds_to_decide() == 4
+
+
+def test_each_look_at_growing_seeds_takes_its_share_of_five_percent():
+    """At a gap of one margin *equivalent* is false: with three seeds, and a fourth where they decide nothing."""
+    rng, draws = np.random.default_rng(0), 20000
+    for std in (0.3, 0.6, 1.0):
+        ours, theirs = rng.normal(2, std, (draws, 4)), rng.normal(0, std, (draws, PRINTED_SEEDS))
+        gap = theirs.mean(1)
+
+        def said(seeds, looks, gap=gap, ours=ours):
+            of = ours[:, :seeds]
+            return Comparison(
+                of.mean(1) - gap, of.std(1, ddof=1), seeds, 0.0, None, 2.0, looks=looks
+            ).outcome
+
+        first = said(3, 2)
+        false = (first == "equivalent") | (first != "different") & (said(4, 2) == "equivalent")
+        assert false.mean() < 0.05
+    assert Comparison(0.0, 1.0, 3, 0.0, None, 2.0, looks=2).level == 0.025

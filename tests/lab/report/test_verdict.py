@@ -226,6 +226,14 @@ def test_at_the_papers_budget_values_count(spec):
     assert found["E"].reason == "printed as OOM"
 
 
+def test_a_cell_short_of_its_plan_is_pending_and_looks_are_counted(spec):
+    spec.path.write_text(YAML + "seeds: [0, 1, 2, 3]\nlooked_at: [3]\n")
+    grown = TableSpec.load(spec.path)
+    assert {cell.looks for cell in grown.cells("paper")} == {2}
+    found = verdicts(grown, "paper", {"A": [0.6] * 3, "B": [0.7] * 4})
+    assert str(found["A"]) == "pending: 3 of 4 seeds" and found["B"].verdict == "equivalent"
+
+
 @pytest.mark.parametrize(("share", "verdict"), [(0.05, "equivalent"), (0.04, "different")])
 def test_a_share_that_is_read_back_has_a_relative_margin(spec, share, verdict):
     """One percent of the images in the place of two would be within two points."""
