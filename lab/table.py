@@ -1,8 +1,8 @@
 """The grid of runs behind each published table: `book/tables/<paper>/<table>.yaml` as objects.
 
 A specification holds `paper`, `table`, `title`, `metric` or `metrics`, `priority` (lower first),
-`seeds` (a column may state its own, and both, as `looked_at`, how many there were when their verdicts
-were seen and more were asked for), `defaults` (fields of an `Experiment`), `rows` and `columns`.
+`seeds` (a column may state its own; `looked_at` is how many there were when verdicts were seen and more
+were asked for), `defaults` (fields of an `Experiment`), `rows` and `columns`.
 The `match` of a row and that of a column together pick one printed number out of `published.csv`,
 whose `method` is the row's algorithm unless the row says otherwise. A table of which that file holds
 nothing is the book's own.
@@ -10,9 +10,9 @@ nothing is the book's own.
 data set at hand for one that is not), `profiles` (what a profile changes in this table), `run_at` (the
 profiles at which the queue runs it: a choice of settings at one budget asks for no other), `absent`
 (cells without a printed number), `sites` (by data set, which of its sites takes the place of which in
-print), `compare` (which rows are compared), `at_rounds` (whether its
-headings say after how many rounds), `record_metrics` (the name in a record of a metric in print)
-and `note`.
+print), `compare` (which rows are compared), `at_rounds` (whether its headings say after how many
+rounds), `unfair` (why it counts for no total and no claim), `record_metrics` (the name in a record of a
+metric in print) and `note`.
 """
 
 from __future__ import annotations
@@ -219,6 +219,9 @@ class TableSpec(Part):
     record_metrics: dict[str, Text] = Field({})
     sites: dict[str, dict[str, Text]] = Field({})
     priority: Whole = 100
+    #: why, with less than the paper's budget or on other data, its rows are no fair comparison: then it
+    #: counts for no total and no claim
+    unfair: Text | None = None
     note: Text | None = None
     #: the numbers that the paper prints, by metric
     _published: dict[str, list[dict[str, str]]] = PrivateAttr(default_factory=dict)

@@ -34,7 +34,7 @@ from lab.report import style
 from lab.report.charts import canvas, describe
 from lab.report.frames import best_cells
 from lab.report.intervals import interval, probability
-from lab.report.verdict import EXACT, FULL, REDUCED, budget, by_column, differences, values
+from lab.report.verdict import EXACT, FULL, REDUCED, budget, by_column, differences, unfair, values
 from lab.table import Cell
 
 if TYPE_CHECKING:
@@ -227,7 +227,8 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
         return Finding(KINDS[kind], getattr(claim, kind))
     asked, found = claim.ahead, tuple(leads(claim, records() if measured is None else measured))
     if not found:
-        return Finding("not measured")
+        specs = (TableSpec.find(claim.paper, one) for one in asked.tables)
+        return Finding("not measured", "; ".join(spec.unfair for spec in specs if spec.unfair))
     counted = [one for one in found if one.in_full or one.learned]
     ahead = sum(one.above(asked.by) for one in counted)
     behind = sum(one.below(asked.by) for one in counted)
@@ -316,7 +317,7 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
                 continue
             for row, rivals in _sides(asked, cells, claim.ours):
                 lead = lead_over(row, rivals, cells, measured) if row in cells else None
-                if lead:
+                if lead and not unfair(lead.cell):
                     beside = {of: shown[at, of].get(row) for at, of in shown if at == column}
                     learned = _has(asked.least, beside, measured)
                     sides = lead.cell, *(cells[rival] for rival in lead.gaps)

@@ -166,6 +166,8 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
     if stand_ins := sorted(set(seen["stand_in"]) - {""}):
         lines.append(f"† measured on other data than the paper's: {escape('; '.join(stand_ins))}.")
     about = [re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(spec.note or ""))]
+    if spec.unfair and reduced:
+        lines.append(f"No fair comparison; counts for no total, no claim: {escape(spec.unfair)}.")
     about += [f"<i>{one.name}</i>: {escape(one.description)}" for one in reduced]
     return f"<p>{'<br>'.join(lines)}</p>" + style.folded(
         "About this table and its budget", "".join(f"<p>{text}</p>" for text in about if text)

@@ -28,6 +28,7 @@ from lab.report.verdict import (
     margin,
     measured_values,
     printed_values,
+    unfair,
     values,
 )
 from lab.table import Cell
@@ -140,7 +141,7 @@ def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
                 continue
             printed, rows = printed_values(column), measured_values(column, known)
             for a, cell in column.items():
-                if budget(cell.profile, cell.stand_in) == FULL:
+                if budget(cell.profile, cell.stand_in) == FULL or unfair(cell):
                     continue
                 for b in cell.rivals:
                     side = direction(printed, rows, a, b, cell.unit)
@@ -157,7 +158,7 @@ def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     that all methods have) and the ends of its 95% interval, `low` and `high`.
 
     Pairs that are printed within the margin of each other do not count; costs and settings, which follow from
-    shapes, have no order here, nor has a table whose rows are not compared.
+    shapes, have no order here, nor has a table whose rows are not compared, or not fairly.
     """
     known = records() if measured is None else measured
     rows = []
@@ -166,7 +167,7 @@ def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
             continue
         for (column, metric), of in by_column(cells).items():
             here = list(of.values())
-            found = None if metric in EXACT else _order(here, known)
+            found = None if metric in EXACT or unfair(here[0]) else _order(here, known)
             if found:
                 rows.append((spec.paper, spec.table, column, metric, here[0].profile, *found))
     names = ("paper", "table", "column", "metric", "profile", "methods", "seeds", "tau")

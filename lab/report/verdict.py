@@ -1,8 +1,8 @@
 """The rule by which a measured number is compared with a printed one.
 
 At the paper's own budget (where it prints none, ours), or at the profile `converged` (`DECIDING`, no
-stand-in), with all seeds that the table asks for (at least three) the mean is compared with print, with intervals over the seeds
-(`lab.report.intervals`):
+stand-in), with all seeds that the table asks for (at least three) the mean is compared with print, with
+intervals over the seeds (`lab.report.intervals`):
 
 * **equivalent**: the 90% interval of measured minus printed lies within a margin, `MARGINS`;
 * **different**: print is beyond the margin, and the 95% interval of measured minus printed leaves out 0;
@@ -21,7 +21,8 @@ decides nothing, but for what is exact, as bytes: see `EXACT`). A cell's **direc
 when more than half of its pairs are in the printed direction, **direction disagrees** when more
 than half are against it, and is **direction unsure** otherwise. A pair counts when both rows are
 measured, and printed further apart than the margin. A cell that is measured but has no such pair, or no
-printed number, or stands in a table that describes only (`compare: none`), is **not compared**.
+printed number, or is in a table that describes only (`compare: none`) or is no fair comparison (`unfair`),
+is **not compared**.
 
 What is not measured is **not testable here**, for a reason that the table's specification gives, or
 **pending**.
@@ -55,7 +56,7 @@ MEANINGS = {
     "direction agrees": "less work or other data: most pairs of rows are ordered as printed",
     "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",
     "direction unsure": "less work or other data: seeds do not say how most pairs are ordered",
-    "not compared": "nothing is printed, the table describes only, or no other row can be compared",
+    "not compared": "nothing is printed, the table only describes or is unfair, or no row is beside it",
     "pending": "not run yet, or, where it is compared with print, with fewer seeds than its table asks for",
     "not testable here": "the paper lacks what is needed, or its data cannot be had",
 }
@@ -145,6 +146,11 @@ def budget(profile: str, stand_in: str | None) -> str:
     return FULL if profile in DECIDING and not stand_in else REDUCED
 
 
+def unfair(cell: Cell) -> str | None:
+    """Why a cell that is measured with less, or on other data, counts for nothing; None where it counts."""
+    return cell.spec.unfair if budget(cell.profile, cell.stand_in) == REDUCED else None
+
+
 def values(cell: Cell, records: Mapping[str, Record]) -> dict[int, float]:
     """The measured values of a cell by seed, in the order of the seeds; none where its runs stop
     before the rounds of its heading.
@@ -227,8 +233,8 @@ def compare(
     exact: bool = False,
     looks: int = 1,
 ) -> Comparison:
-    """At least two measured values, one per seed, beside the printed one; `exact` is that of `margin`, `looks`
-    that of `Comparison`. Raises InputError for fewer.
+    """At least two measured values, one per seed, beside the printed one; `exact` is that of `margin`,
+    `looks` that of `Comparison`. Raises InputError for fewer.
     """
     if len(found) < 2:
         raise InputError(f"a comparison needs at least two seeds, not {len(found)}")
@@ -297,8 +303,9 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int], known: b
     if printed is None:
         why = f"printed as {cell.published.text}" if cell.published else "no printed number"
         return attrs.evolve(held, verdict="not compared", reason=why)
-    if cell.spec.compare == "none":
-        return attrs.evolve(held, verdict="not compared", reason="the table is a description")
+    if cell.spec.compare == "none" or unfair(cell):
+        why = unfair(cell) or "the table is a description"
+        return attrs.evolve(held, verdict="not compared", reason=why)
     if budget(cell.profile, cell.stand_in) == FULL:
         if len(found) < planned(cell):
             return attrs.evolve(held, reason=f"{len(found)} of {planned(cell)} seeds")

@@ -271,7 +271,7 @@ def test_seeds_that_would_decide_are_more_than_those_at_hand():
 
 
 def test_each_look_at_growing_seeds_takes_its_share_of_five_percent():
-    """At a gap of one margin *equivalent* is false: with three seeds, and a fourth where they decide nothing."""
+    """At a gap of one margin *equivalent* is false: with three seeds, and a fourth where they decide not."""
     rng, draws = np.random.default_rng(0), 20000
     for std in (0.3, 0.6, 1.0):
         ours, theirs = rng.normal(2, std, (draws, 4)), rng.normal(0, std, (draws, PRINTED_SEEDS))
