@@ -11,8 +11,8 @@ data set at hand for one that is not), `profiles` (what a profile changes in thi
 profiles at which the queue runs it: a choice of settings at one budget asks for no other), `absent`
 (cells without a printed number), `sites` (by data set, which of its sites takes the place of which in
 print), `compare` (which rows are compared), `at_rounds` (whether its headings say after how many
-rounds), `unfair` (why it counts for no total and no claim), `record_metrics` (the name in a record of a
-metric in print) and `note`.
+rounds), `unfair` (why it counts for no total and no claim), `choices` (other tables with another choice
+of what the paper leaves open), `record_metrics` (the name in a record of a metric in print) and `note`.
 """
 
 from __future__ import annotations
@@ -101,6 +101,8 @@ class Entry(Part):
     #: why it cannot be run here: data that cannot be had
     not_testable: Text | None = None
     note: Text | None = None
+    #: where a sweep of its budget shows that more than the profile `converged` has changes nothing
+    swept: Text | None = None
     #: added to a metric's name to find it in a record, for example "@tnbc" for one of several test
     #: sets
     suffix: Text | None = None
@@ -173,6 +175,16 @@ class StandIn(Part):
         return self
 
 
+class Choice(Part):
+    """What the book chose where the paper is silent, and the table that measures the other choice in columns
+    of the same name; `rows` names a row there that is called otherwise.
+    """
+
+    of: Text
+    table: int | str
+    rows: dict[str, Text] = Field({})
+
+
 class Absent(Part):
     """Cells of the grid for which the paper prints no number; None stands for all rows, columns or
     metrics.
@@ -212,6 +224,7 @@ class TableSpec(Part):
     #: the profiles at which the queue runs it
     run_at: Annotated[list[ProfileName], Field(min_length=1)] = Field(list(PROFILES))
     absent: list[Absent] = Field([])
+    choices: list[Choice] = Field([])
     #: "all", "successive", "none", or the name of the row that every other row is compared with
     compare: str = "all"
     #: whether its headings say after how many rounds: a run that stops earlier does not stand there
@@ -557,6 +570,21 @@ class Cell:
         """How often its values are compared with print, the last time with all seeds."""
         before = self.column_entry.looked_at
         return 1 + len(self.spec.looked_at if before is None else before)
+
+    def alternatives(self) -> list[tuple[str, Cell]]:
+        """What the book chose, and the cell that measures another choice at the same profile."""
+        found, root = [], self.spec.path.parents[1]
+        for one in self.spec.choices:
+            place = (one.rows.get(self.row, self.row), self.column, self.metric)
+            cells = TableSpec.find(self.paper, one.table, root).cells(self.profile)
+            found += [(one.of, cell) for cell in cells if cell.names == place]
+        return found
+
+    @property
+    def scaled(self) -> bool:
+        """Whether its runs differ from those at the profile `paper` in more than the name of the profile."""
+        full = self.spec.cells("paper")[self.number].experiments[0]
+        return attrs.evolve(self.experiments[0], profile="paper") != full
 
     @property
     def not_testable(self) -> str | None:

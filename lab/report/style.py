@@ -55,6 +55,8 @@ SIGNS = {
     "direction disagrees": ("↘", "#E69F00"),
     "direction unsure": ("↔", "#999999"),
     "different": ("✗", "#D55E00"),
+    "depends on our choice": ("≷", "#E69F00"),
+    "not enough budget": ("<", "#999999"),
     "inconclusive": ("?", "#CC79A7"),
     "not compared": ("·", "transparent"),
     "pending": ("…", "transparent"),

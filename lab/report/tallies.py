@@ -13,8 +13,9 @@ import pandas as pd
 from lab import Record, TableSpec, records
 from lab.report.claims import PAPERS
 from lab.report.frames import best_cells
-from lab.report.intervals import OUTCOMES, kendall
+from lab.report.intervals import kendall
 from lab.report.verdict import (
+    COMPARED,
     DECIDING,
     EXACT,
     FULL,
@@ -37,8 +38,6 @@ from lab.table import Cell
 NUMBERS = ("paper", "table", "line", "own", "kind", "profile", "budget", "verdict", "difference")
 #: what is said of a printed number that another line, measured by the same runs, has said already
 REPEAT = "repeats another number"
-#: verdicts from the best to the worst: of the methods that share a printed cell the worst counts
-ORDER = (*OUTCOMES, *(verdict for verdict in VERDICTS if verdict not in OUTCOMES))
 
 
 def identity(cell: Cell) -> tuple[str, str, float | None]:
@@ -65,7 +64,7 @@ def _decided(spec: TableSpec, known: Mapping[str, Record]) -> dict[str, tuple[Ce
     for profile in reversed(DECIDING):
         cells = spec.cells(profile)
         for cell, judged in zip(cells, judge(cells, known), strict=True):
-            if judged.verdict in OUTCOMES:
+            if judged.verdict in COMPARED:
                 found[cell.address] = cell, judged
     return found
 
@@ -101,7 +100,7 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     rows = []
     for line, sharing in lines.items():
         done = [one for one in sharing if one[1].seeds]
-        cell, found = max(done or sharing, key=lambda one: ORDER.index(one[1].verdict))
+        cell, found = max(done or sharing, key=lambda one: VERDICTS.index(one[1].verdict))
         own = any(one.experiments[0].algorithm == cell.paper for one, _ in sharing)
         level = budget(cell.profile, cell.stand_in)
         kind, table = EXACT.get(cell.metric, "results"), sharing[0][0].table
@@ -118,7 +117,7 @@ def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
     rows = numbers() if counted is None else counted
     said = (rows["kind"] + ": " + rows["verdict"]).mask(rows["kind"] == "settings", "settings")
     counts = pd.crosstab(said.mask(rows["verdict"] == REPEAT, REPEAT), rows["paper"])
-    order = [f"{kind}: {verdict}" for kind in ("results", "costs") for verdict in ORDER]
+    order = [f"{kind}: {verdict}" for kind in ("results", "costs") for verdict in VERDICTS]
     named = [name for name in [*order, "settings", REPEAT] if name in counts.index]
     counts = counts.reindex(index=named, columns=list(PAPERS), fill_value=0)
     counts.loc["numbers in print"] = counts.sum()

@@ -10,6 +10,11 @@ intervals over the seeds (`lab.report.intervals`):
   reason says how large a difference would be found, and how many seeds would decide;
 * **consistent**: the rest.
 
+What is different is called **depends on our choice** where another choice that the paper leaves open
+(`choices` in the table) is measured, and is not different, or the other way round. At `converged` with
+fewer steps than the paper's it is **not enough budget**, unless a sweep of its row's budget shows that more
+changes nothing (`swept` in the table).
+
 Both intervals have the noise of both sides: print is a mean of three runs, which spread as ours do where
 it has no deviation. Where a column was looked at with fewer seeds before its plan grew (`looked_at` in the
 table), each look takes its share of the 5%. With fewer seeds than planned a value is **pending** there.
@@ -51,7 +56,9 @@ SEEDS = 3
 MEANINGS = {
     "equivalent": "measured minus printed lies within the margin (2 points, 0.02 of an area, else 2%)",
     "consistent": "print is where a repetition may well fall, and a large difference would be seen",
+    "depends on our choice": "different or not, by what we chose where the paper does not say",
     "different": "print is beyond the margin, and where a repetition would hardly fall",
+    "not enough budget": "different, with fewer steps than print, and no sweep of the budget of its row",
     "inconclusive": "seeds are too few, or differ too much, to tell",
     "direction agrees": "less work or other data: most pairs of rows are ordered as printed",
     "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",
@@ -61,6 +68,8 @@ MEANINGS = {
     "not testable here": "the paper lacks what is needed, or its data cannot be had",
 }
 VERDICTS = tuple(MEANINGS)
+#: those of a number that is compared with print
+COMPARED = VERDICTS[: VERDICTS.index("inconclusive") + 1]
 #: the margin of a unit where it is not `SHARE` of the printed value: points, and areas under curves
 MARGINS = {"percent": 2.0, "auc": 0.02}
 SHARE = 0.02
@@ -273,7 +282,8 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
             rivals = [(row, rival) for rival in cell.rivals]
             pairs = agreement(printed, rows, rivals, cell.unit, metric in EXACT)
             known = bool(cell.records(records))
-            found[id(cell)] = _judge(cell, list(rows[row].values()), pairs, known)
+            others = _other_choices(cell, records)
+            found[id(cell)] = _judge(cell, list(rows[row].values()), pairs, known, others)
     return [found[id(cell)] for cell in cells]
 
 
@@ -289,8 +299,29 @@ def measured_values(
     return {row: values(cell, records) for row, cell in column.items()}
 
 
-def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int], known: bool) -> Judgement:
-    """The verdict on a cell with these values; `known`: whether any of its runs is on record."""
+def _other_choices(cell: Cell, records: Mapping[str, Record]) -> list[tuple[str, str]]:
+    """What the book chose for a cell, and the verdict on the printed number by the other choice; those that
+    have all planned seeds.
+    """
+    print_, found = cell.published, []
+    for chosen, other in cell.alternatives():
+        scores = list(values(other, records).values())
+        if print_ and print_.value is not None and len(scores) >= planned(other):
+            by = compare(print_.value, scores, cell.unit, print_.spread, looks=other.looks)
+            found.append((chosen, str(by.outcome)))
+    return found
+
+
+def _judge(
+    cell: Cell,
+    found: list[float],
+    pairs: tuple[int, int, int],
+    known: bool,
+    others: Sequence[tuple[str, str]] = (),
+) -> Judgement:
+    """The verdict on a cell with these values; `known`: whether any of its runs is on record; `others`:
+    verdicts on the same printed number by other choices.
+    """
     if not found:
         if cell.not_testable:
             return Judgement("not testable here", cell.not_testable)
@@ -314,6 +345,13 @@ def _judge(cell: Cell, found: list[float], pairs: tuple[int, int, int], known: b
         comparison = compare(printed, found, cell.unit, std_of_print, exact, cell.looks)
         outcome = str(comparison.outcome)
         reason = _what_would_decide(comparison) if outcome == "inconclusive" else ""
+        if outcome == "different" and cell.scaled and not cell.row_entry.swept:
+            outcome = "not enough budget"
+            reason = "fewer steps than the paper's; other budgets of this row would decide"
+        for chosen, other in others:
+            if ("different" in (outcome, other)) and outcome != other:
+                reason = f"{chosen}: {outcome} with ours, {other} with the other"
+                return attrs.evolve(held, verdict="depends on our choice", reason=reason)
         return attrs.evolve(held, verdict=outcome, reason=reason)
     agree, against, total = pairs
     if not total:

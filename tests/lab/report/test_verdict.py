@@ -234,6 +234,38 @@ def test_a_cell_short_of_its_plan_is_pending_and_looks_are_counted(spec):
     assert str(found["A"]) == "pending: 3 of 4 seeds" and found["B"].verdict == "equivalent"
 
 
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [(0.60, "depends on our choice"), (0.40, "different"), (None, "different")],
+)
+def test_what_another_choice_reverses_depends_on_ours(spec, tmp_path, other, verdict):
+    """Print is 60, and 30 is different, unless fewer rounds, in table `wide`, have it."""
+    wide = YAML.replace("table: 1", "table: wide").replace("name: A,", "name: A wide,")
+    (tmp_path / "p" / "wide.yaml").write_text(wide + "defaults: {rounds: 3}\n")
+    spec.path.write_text(YAML + "choices: [{of: the rounds, table: wide, rows: {A: A wide}}]\n")
+    cell = TableSpec.load(spec.path).cells("paper")[0]
+    ((_, beside),) = cell.alternatives()
+    known = {one.id: record(one, 0.3) for one in cell.experiments}
+    known |= {one.id: record(one, other) for one in beside.experiments} if other else {}
+    (found,) = judge([cell], known)
+    assert found.verdict == verdict
+    assert (found.reason == "the rounds: different with ours, equivalent with the other") == (
+        other == 0.6
+    )
+
+
+@pytest.mark.parametrize(
+    ("swept", "verdict"), [("", "not enough budget"), (", swept: x", "different")]
+)
+def test_fewer_steps_than_print_do_not_refute_it_without_a_sweep(spec, swept, verdict):
+    """FedProx takes fewer steps at `converged`, FedAvg does not."""
+    text = YAML.replace("match: {method: b}", "match: {method: b}" + swept)
+    steps = "profiles: {converged: {algorithms: {fedprox: {settings: {local_steps: 3}}}}}\n"
+    spec.path.write_text(text + steps)
+    found = verdicts(TableSpec.load(spec.path), "converged", {"A": [0.3] * 3, "B": [0.3] * 3})
+    assert (found["A"].verdict, found["B"].verdict) == ("different", verdict)
+
+
 @pytest.mark.parametrize(("share", "verdict"), [(0.05, "equivalent"), (0.04, "different")])
 def test_a_share_that_is_read_back_has_a_relative_margin(spec, share, verdict):
     """One percent of the images in the place of two would be within two points."""
