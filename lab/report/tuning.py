@@ -72,3 +72,28 @@ def _in_words(settings: Mapping[str, float | str]) -> str:
         f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
         for name, value in settings.items()
     )
+
+
+def settings_seen(
+    dataset: str, alpha: float, measured: Mapping[str, Record] | None = None
+) -> pd.DataFrame:
+    """How many settings of each method were run with test images of a column in view, from which the best
+    could be chosen: `method`, `settings`, and how many of them `at the paper's size` (profile `converged`,
+    ten rounds). Runs under attack are left out.
+    """
+    known = records() if measured is None else measured
+    rows = []
+    for record in known.values():
+        run = record.experiment
+        split = (run.partition.get("alpha"), str(run.partition.get("file", "")))
+        column = run.dataset == dataset and (
+            split[0] == alpha or f"alpha{alpha:g}.json" in split[1]
+        )
+        if column and run.evaluate_on == "test" and not run.attack:
+            settings = repr((run.variant, sorted(record.settings.items()), run.model_options))
+            large = run.profile == "converged" and run.rounds == 10
+            rows.append((method_name(run.algorithm), settings, large))
+    frame = pd.DataFrame(rows, columns=["method", "settings", "at the paper's size"])
+    by = frame.groupby(["method", "settings"])["at the paper's size"].any().groupby("method")
+    seen = pd.DataFrame({"settings": by.size(), "at the paper's size": by.sum()})
+    return seen.sort_values("settings", ascending=False, kind="stable").reset_index()
