@@ -35,6 +35,7 @@ from lab.report.claims import (
     claims_table,
     judge,
 )
+from lab.report.findings import guards
 from lab.report.frames import table_runs
 from lab.report.intervals import interval, probability
 from lab.report.texts import Markdown
@@ -201,6 +202,15 @@ show(
         title=f"{column}, profile {runs['profile'].iloc[0]}",
     )
 )
+
+# %% [markdown]
+# ## What guards the sentences of the first page
+#
+# A sentence that says who is ahead rests on a 90% interval of paired differences that is above 0; the book is not built
+# when one is not. The value of the first cell minus that of the second, in the unit of print:
+
+# %% tags=["hide-output"]
+guards().round(2).set_index(["finding", "guard"])
 
 # %% [markdown]
 # ## All claims

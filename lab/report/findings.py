@@ -1,10 +1,9 @@
 """What was found, paper by paper: sentences whose numbers come from records, and which are true
-only while the records give their order.
+only while the records bear them out by their intervals.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import attrs
 import pandas as pd
 
 from core.errors import InputError, unknown
+from core.privacy.membership import defence_by_chance
 from lab import Record, TableSpec, records
 from lab.forms import TABLES, check_keys, read_yaml
 from lab.report import style
@@ -38,7 +38,7 @@ FINDINGS = TABLES.parent / "findings.yaml"
 BOTTOM_LINES = TABLES.parent / "bottom_lines.yaml"
 #: between a cell and the one whose printed number its verdict is about
 _BESIDE = " beside "
-_KEYS = ("page", "text", "profile", "cells", "falling")
+_KEYS = ("page", "text", "profile", "cells", "ahead")
 
 
 @attrs.frozen
@@ -190,27 +190,51 @@ def bottom_lines() -> str:
 
 
 def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> str:
-    """The sentences of an entry with their numbers. A difference in them is that of a lead."""
+    """The sentences of an entry with their numbers, none of which is of a single run.
+
+    Raises InputError where the 90% interval of a difference that is shown, or of a pair that the entry says
+    is `ahead`, is not above 0: then the sentence has to be written anew.
+    """
     check_keys(entry, _KEYS, name)
     for key in _KEYS[1:]:
         if key not in entry:
             raise InputError(f"{name!r} has no {key!r}")
     found = {key: _of(cell, entry["profile"], known) for key, cell in entry["cells"].items()}
-    for key, one in found.items():
-        # what stands there only for its printed value may be measured otherwise
-        if isinstance(one, Difference) and f"{{{key}}}" in entry["text"] and one.mean <= 0:
+    for key, one in _leads(entry, known).items():
+        if one.low <= 0:
             raise InputError(
                 f"{name!r}: {key} is {one}, and the sentence says who is ahead: write it anew"
             )
-    means = {key: one.mean for key, one in found.items() if not isinstance(one, str)}
-    for above, below in itertools.pairwise(entry["falling"]):
-        if means[above] <= means[below]:
-            raise InputError(
-                f"{name!r}: {above} is {found[above]} and {below} is {found[below]}; the sentence "
-                "has to be written anew"
-            )
+    # what stands there only for its printed value may be measured otherwise
+    shown = {key: one for key, one in found.items() if f"{{{key}}}" in entry["text"]}
+    for key, one in shown.items():
+        if not isinstance(one, str) and one.seeds == 1:
+            raise InputError(f"{name!r}: {key} is a single run, {one}: no sentence rests on that")
     # an empty line in the file, which the file's syntax makes one break of a line, ends a paragraph
     return str(entry["text"]).format_map(found).replace("\n", "\n\n")
+
+
+def _leads(entry: Mapping[str, Any], known: Mapping[str, Record]) -> dict[str, Difference]:
+    """The differences that an entry rests on: those in its text, and its pairs `ahead`."""
+    cells = entry["cells"]
+    pairs = {f"{a} minus {b}": [cells[a], cells[b]] for a, b in entry["ahead"]}
+    pairs |= {key: cell for key, cell in cells.items() if f"{{{key}}}" in entry["text"]}
+    found = {key: _of(cell, entry["profile"], known) for key, cell in pairs.items()}
+    return {key: one for key, one in found.items() if isinstance(one, Difference)}
+
+
+def guards() -> pd.DataFrame:
+    """What guards the sentences of the first page, a row for each `guard`: by how much one cell is ahead of
+    another (`mean`, `low` and `high` of its 90% interval, `seeds`). The book is not built when one ends at 0.
+    """
+    entries = {PAPERS[paper]: one for paper, one in read_yaml(BOTTOM_LINES).items()}
+    known = records()
+    rows = [
+        (name, guard, one.mean, one.low, one.high, one.seeds)
+        for name, entry in (entries | read_yaml(FINDINGS)).items()
+        for guard, one in _leads(entry, known).items()
+    ]
+    return pd.DataFrame(rows, columns=["finding", "guard", "mean", "low", "high", "seeds"])
 
 
 def _of(
@@ -240,6 +264,14 @@ def _of(
     return Measured(*mean_and_std([*by_seed.values()]), len(by_seed), cell.unit, printed)
 
 
+def _other(run: Record, metric: str) -> float:
+    """Another metric of a run, or `chance`: the mean AUC of an attack that knows nothing of its members."""
+    if metric != "chance":
+        return run.metrics[metric]
+    members = [int(run.metrics[name]) for name in run.metrics if name.startswith("mia_members/")]
+    return defence_by_chance(members)["mia_auc_mean"]
+
+
 def _values(name: str, profile: str, known: Mapping[str, Record]) -> tuple[Cell, dict[int, float]]:
     """A cell as `_of` names it, and its values by seed."""
     name, _, own = name.partition(" at ")
@@ -249,7 +281,7 @@ def _values(name: str, profile: str, known: Mapping[str, Record]) -> tuple[Cell,
     if metric:
         runs = cell.records(known)
         found = {
-            run.experiment.seed: in_printed_unit(run.metrics[metric], cell.unit) for run in runs
+            run.experiment.seed: in_printed_unit(_other(run, metric), cell.unit) for run in runs
         }
     if not found:
         raise InputError(f"a sentence has no record of {name} at the profile {own or profile}")
