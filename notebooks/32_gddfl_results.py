@@ -295,7 +295,9 @@ table("gddfl", 1, best, columns=["breastmnist-iid", "breastmnist-dirichlet-1"])
 # and DM (those of their own papers, and 300 iterations on batches of 64 as GDD-FL has; the released code, younger than
 # the paper, takes a rate of 1, 100 iterations and batches of 64 for all four); momentum and weight decay on the server
 # (as in local training); how the rates of the images and of the server fall, which it calls initial (here they are
-# constant). The paper's IID split gives all clients equally many positives; ours is a plain shuffle, so
+# constant); which statistic scales in Eq. 2: the line below it scales by the new mean and adds the new deviation, and the
+# default here is the other way round, as in DSU, since only then the features get the new statistics ([the
+# shift](31_gddfl_shift) tries both). The paper's IID split gives all clients equally many positives; ours is a plain shuffle, so
 # they differ a little. Its Dirichlet split is that of NIID-Bench, whose code gives no more to a client that has its
 # share of images; the released one also draws again until every client has both classes. Ours does neither.
 
