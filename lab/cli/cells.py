@@ -53,7 +53,7 @@ def table(
     """
     from core import algorithms
     from lab import TableSpec
-    from lab.report import table_frame
+    from lab.report.frames import evidence_frame, table_frame
     from lab.report.verdict import MEANINGS
 
     paper, _, number = (name or "").partition("/")
@@ -69,7 +69,11 @@ def table(
             print(f"{spec.paper}/{spec.table}  {spec.title}")
         return
     known = _known(also)
-    spec, found = TableSpec.find(paper, number), table_frame(paper, number, profile, known)
+    spec = TableSpec.find(paper, number)
+    if profile:
+        found = table_frame(paper, number, profile, known)
+    else:
+        found = evidence_frame(paper, number, known)
     print(spec.title)
     print(table_in_columns(found))
     for line in sorted(set(found.stand_in) - {""}):

@@ -200,10 +200,10 @@ def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> 
         if key not in entry:
             raise InputError(f"{name!r} has no {key!r}")
     found = {key: _of(cell, entry["profile"], known) for key, cell in entry["cells"].items()}
-    for key, one in _leads(entry, known).items():
-        if one.low <= 0:
+    for key, lead in _leads(entry, known).items():
+        if lead.low <= 0:
             raise InputError(
-                f"{name!r}: {key} is {one}, and the sentence says who is ahead: write it anew"
+                f"{name!r}: {key} is {lead}, and the sentence says who is ahead: write it anew"
             )
     # what stands there only for its printed value may be measured otherwise
     shown = {key: one for key, one in found.items() if f"{{{key}}}" in entry["text"]}

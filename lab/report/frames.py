@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import pandas as pd
 
 from lab import PROFILES, Record, records
@@ -69,9 +70,20 @@ def table_frame(
 
     Raises InputError for an unknown paper, table or profile.
     """
-    spec = TableSpec.find(paper, str(table))
     known = records() if measured is None else measured
-    cells = shown_cells(spec, known, profile)
+    return _frame(shown_cells(TableSpec.find(paper, str(table)), known, profile), known)
+
+
+def evidence_frame(
+    paper: str, table: str | int, measured: Mapping[str, Record] | None = None
+) -> pd.DataFrame:
+    """`table_frame` with each cell at the best budget at which it is measured (`best_evidence`)."""
+    known = records() if measured is None else measured
+    return _frame(best_evidence(TableSpec.find(paper, str(table)), known), known)
+
+
+def _frame(cells: Sequence[Cell], known: Mapping[str, Record]) -> pd.DataFrame:
+    """The rows of `table_frame` for some cells."""
     rows = [
         _row(cell, judgement, cell.records(known))
         for cell, judgement in zip(cells, judge(cells, known), strict=True)
@@ -175,6 +187,28 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
         for cell in cells
         if cell.profile == chosen.get(cell.column, rest)
     ]
+
+
+def best_evidence(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
+    """Every cell at the fullest profile at which it is measured itself, else as `best_cells` has it. Below
+    the rows of the table are those of its `choices` that are measured, at their fullest profile, beside the
+    same printed number.
+    """
+    grids = [spec.cells(profile) for profile in BEST_FIRST[:-1]]
+    shown, beside = [], {}
+    for usual, *of in zip(best_cells(spec, measured), *grids, strict=True):
+        known = [cell for cell in of if not cell.cut and cell.records(measured)]
+        shown.append(known[0] if known else usual)
+        for cell in of:
+            for _, other in cell.alternatives():
+                name = f"{other.row} (table {other.table})"
+                new = other.experiments[0] != cell.experiments[0] and other.records(measured)
+                if new and (name, *other.names[1:]) not in beside:
+                    row = other.row_entry.model_copy(update={"name": name})
+                    beside[name, *other.names[1:]] = attrs.evolve(
+                        other, row_entry=row, published=cell.published, rivals=()
+                    )
+    return [*shown, *beside.values()]
 
 
 def _row(cell: Cell, found: Judgement, runs: Sequence[Record]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from core.errors import unknown
 from lab import Record
 from lab.profiles import Profile
 from lab.report import style
-from lab.report.frames import AND, BEST_FIRST, table_frame, verdict_counts
+from lab.report.frames import AND, BEST_FIRST, evidence_frame, table_frame, verdict_counts
 from lab.table import TableSpec
 
 #: columns of a grid that fit a page
@@ -28,15 +28,21 @@ def table(
     columns: Sequence[str] | None = None,
 ) -> style.Html:
     """A table of a paper: methods down; in each cell the printed value in bold, below it the measured mean
-    and standard deviation, then number of seeds and verdict. Columns without a number of ours are folded,
-    and so is the list of all cells with difference, reason and command.
+    and standard deviation, then number of seeds and verdict. Unless a profile is given, each cell is at the
+    best budget that is measured, and further rows have other interpretations (`choices`). Columns without a
+    number of ours are folded, and so is the list of all cells with difference, reason and command.
 
     Args:
         columns: the part of a wide table to show, in this order; rows without a cell there are left out.
 
     Other arguments and errors as in `table_frame`; raises InputError for an unknown column as well.
     """
-    frame, spec = table_frame(paper, table, profile, measured), TableSpec.find(paper, str(table))
+    spec = TableSpec.find(paper, str(table))
+    frame = (
+        table_frame(paper, table, profile, measured)
+        if profile
+        else evidence_frame(paper, table, measured)
+    )
     title, names = heading(spec), columns or [column.name for column in spec.columns]
     if columns is not None:
         title += " (in part)"
@@ -44,6 +50,8 @@ def table(
             if name not in set(frame["column"]):
                 raise unknown("column of the table", name, set(frame["column"]))
         frame = frame[frame["column"].isin(columns)]
+    mixed = frame["profile"].where(frame["measured"].notna()).groupby(frame["column"])
+    frame = frame.assign(several=mixed.transform("nunique") > 1)
     frame = frame.assign(
         measure=frame["metric"].map(style.measure), html=[_cell(row) for _, row in frame.iterrows()]
     )
@@ -135,6 +143,7 @@ def _cell(row: pd.Series) -> str:
             f'<span class="sr">printed </span><span class="printed">{escape(_printed(row))}</span>'
         )
     said = [f"n = {row['seeds']}"] * bool(row["seeds"])
+    said += [row["profile"]] * bool(row["several"] and row["seeds"])
     if not pd.isna(row["measured"]):
         value = formatted(row["measured"], row["std"], row["unit"]) + "†" * bool(row["stand_in"])
         lines.append(f'<span class="sr">measured </span>{value}')
@@ -158,6 +167,11 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
     )
     compared = bool(frame["printed_text"].any())
     lines = [f"In bold: as printed. Below it: {spread}." if compared else f"Shown: {spread}."]
+    if (seen["several"]).any():
+        lines.append(
+            "Each cell is at the best budget that is measured. Where those of a column differ, it is named; "
+            "directions are judged between rows of one budget."
+        )
     reduced = [Profile.load(name) for name in BEST_FIRST[1:] if (seen["profile"] == name).any()]
     for profile in reduced:
         lines.append(

@@ -271,14 +271,21 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
     """The verdict on each of a table's cells, in their order.
 
     Args:
-        cells: all cells of a table, those of a column at one profile; directions are compared among
-            those of one column and metric.
+        cells: cells of a table; directions are compared among those of one column, metric and profile,
+            those that are not given included.
         records: complete records by experiment id.
     """
     found: dict[int, Judgement] = {}
-    for (_, metric), column in by_column(cells).items():
+    groups: dict[tuple[str, str, str, str], dict[str, Cell]] = {}
+    for cell in cells:
+        place = (cell.table, cell.profile, cell.column, cell.metric)
+        groups.setdefault(place, {})[cell.row] = cell
+    for (_, profile, name, metric), given in groups.items():
+        column, spec = dict(given), next(iter(given.values())).spec
+        if {rival for cell in given.values() for rival in cell.rivals} - column.keys():
+            column = by_column(spec.cells(profile)).get((name, metric), {}) | given
         printed, rows = printed_values(column), measured_values(column, records)
-        for row, cell in column.items():
+        for row, cell in given.items():
             rivals = [(row, rival) for rival in cell.rivals]
             pairs = agreement(printed, rows, rivals, cell.unit, metric in EXACT)
             known = bool(cell.records(records))

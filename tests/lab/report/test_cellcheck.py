@@ -80,7 +80,7 @@ def test_a_seed_of_ones_own_has_a_line_and_no_verdict(cell, tmp_path, capsys):
     book = of_seed(cell, 0)
     own = attrs.evolve(book, experiment=attrs.evolve(book.experiment, seed=77))
     lines = comparison(cell, [book], [own]).splitlines()
-    assert lines[3].endswith("over 1 seed  no verdict below 3 seeds")
+    assert lines[3].endswith("over 1 seed  no verdict below 10 seeds")
     assert lines[4] == "seed 77: the book has no record of it"
     assert [run.seed for run in cell.chosen([77, 0], free=True)] == [77, 0]
     place = ["reference/1/FedAvg/mnist-0.05", "--profile", "quick", "--seed", "77"]

@@ -18,7 +18,7 @@ from core.errors import InputError
 from lab import TableSpec
 from lab.cli.cells import table_in_columns
 from lab.profiles import Profile
-from lab.report.frames import metrics_frame, table_frame
+from lab.report.frames import evidence_frame, metrics_frame, table_frame
 from lab.report.style import measure as measure_name
 from lab.report.tables import ACROSS, formatted, heading, table
 from tests.lab.report.made import measure, one, record
@@ -293,3 +293,22 @@ def test_means_that_mix_versions_or_precisions_say_so(cells):
     page = soup("fedvck", 3, measured=runs).get_text()
     assert "Means over runs of several versions of the program: 1." in page
     assert f"computed in {mixed}; differences of rows" in page
+
+
+def test_each_cell_is_at_its_best_budget_and_another_interpretation_is_a_row():
+    """Table 11 at 0.05: FedVCK at the paper's size, MOON on a laptop; below them FedVCK near print."""
+    found = evidence_frame("fedvck", 11).query("column == 'cifar10-0.05'").set_index("row")
+    near = "FedVCK as released, Adam, twice (table nearest)"
+    assert found.loc[["FedVCK", "MOON", near], "profile"].tolist() == [
+        "converged",
+        "laptop",
+        "converged",
+    ]
+    assert found.loc["FedVCK", "printed"] == found.loc[near, "printed"]
+    assert found.loc[near, "measured"] > 60 > found.loc["FedVCK", "measured"]
+    assert "FedAvg (table nearest)" not in found.index  # the same runs
+    # a laptop's cell is compared with what laptops have of the rows that are shown at another budget
+    at_laptop = table_frame("fedvck", 11, "laptop").query("column == 'cifar10-0.05'")
+    assert found.loc["MOON", "reason"] == at_laptop.set_index("row").loc["MOON", "reason"]
+    page = soup("fedvck", 11)
+    assert "directions are judged between rows of one budget" in page.get_text()
