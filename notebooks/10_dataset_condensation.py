@@ -1,20 +1,24 @@
 # %% [markdown]
 # # Condensing a data set
 #
-# *Question:* how can a few made-up images carry what a network needs to learn from a thousand real ones?\
+# *Question:* how can a few condensed images carry what a network needs to learn from a thousand real ones?\
 # *Time:* under a minute on two CPU cores. *Data:* scikit-learn's digits; any other data set by a parameter.
 #
-# FedVCK, FedDM and other methods of this book send *condensed* images in place of models. This chapter takes one
-# client and shows how its images are condensed by **distribution matching** {cite:p}`dm`. The images start as noise.
-# A network turns real and made-up images into features, and the made-up images move until both have the same
-# features on average. No pixel is copied from a real image.
+# FedVCK, FedDM and other methods of this book send *condensed* images in place of models. This page takes one client
+# and condenses its images by **distribution matching** {cite:p}`dm`. The images start as noise. A network turns real
+# and condensed images into features, and gradient descent changes the condensed ones until both have the same features
+# on average. You will see
+#
+# - the loss, and the loop that minimises it, as equations and as code;
+# - what the inner layers of the network add to it;
+# - what is lost when a pixel is sent as one byte, and when the network knows nothing.
 #
 # ```{figure} ../book/_static/condensation.svg
-# :alt: Many real images of a class, which are never sent, and a few made-up ones, which start as noise, go through one encoder that does not change. The distance between their mean features is the loss, and its gradient moves the made-up images.
+# :alt: Many real images of a class, which are never sent, and a few condensed ones, which start as noise, go through one encoder that does not change. The distance between their mean features is the loss, and its gradient updates the condensed images.
 # :name: fig-condensation
 # :width: 380px
 #
-# Distribution matching, for one class. Green moves, red stays.
+# Distribution matching, for one class. Green is optimised, red stays.
 # ```
 
 # %% tags=["setup", "remove-cell"]
@@ -38,7 +42,7 @@ iterations = 150
 image_lr = 0.3
 seed = 0
 
-# %% tags=["hide-input"]
+# %%
 from functools import partial
 
 import pandas as pd
@@ -46,13 +50,13 @@ import torch
 from torch.testing import assert_close
 
 from core import data
-from core.condensation import engine, mmd
+from core.condensation import LatentEncoder, engine, mmd
+from core.condensation.latent import GroupwiseNorm
 from core.families.condensing import to_wire
 from core.federation import Task
 from core.rng import Rng
 from lab.report import bars, condensed_images, lines, show, source
 from lab.report.lesson import condensed, learned, matching, trained
-from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 rng = Rng(seed)
@@ -60,34 +64,24 @@ task = Task(data.load(dataset), "convnet", {"width": width})
 train, classes = task.dataset.train, task.dataset.classes
 
 # %% [markdown]
-# ## The real images
+# ## The real images and the encoder
 #
-# One client holds the whole training set. Its images, sorted by class:
+# One client has the whole training set. Sorted by class:
 
-# %% tags=["hide-input"]
+# %%
 order = train.labels.argsort(stable=True)
 images, labels = train.images[order], train.labels[order]
-show(
-    condensed_images(
-        images,
-        labels,
-        classes,
-        columns=14,
-        title=f"The first 14 of each class, of {len(labels):,} images",
-        inches=0.34,
-    )
-)
+few = {"columns": 14, "inches": 0.34, "title": "The first 14 of each class"}
+show(condensed_images(images, labels, classes, **few))
 
 # %% [markdown]
-# ## The eye: an encoder
-#
-# Features $\psi_\theta(x)$ are what enters the last layer of a network. FedVCK takes the global model of the round as
-# it was received. Here a network that was trained for a few steps stands in for it.
+# Features $\psi_\theta(x)$ are what enters the last layer of a network, the *encoder*. FedVCK takes the global model of
+# the round. Here a network that was trained for a few steps takes its place.
 
 # %%
 inputs = task.inputs(images)
 encoder = trained(task, inputs, labels, encoder_steps, rng.at("encoder"))
-Markdown(f"Accuracy of the encoder: {task.evaluate(encoder)['accuracy']:.1%}.")
+f"accuracy of the encoder: {task.evaluate(encoder)['accuracy']:.1%}"
 
 # %% [markdown]
 # ## What is matched
@@ -123,108 +117,53 @@ means = (x.mean(0) - y.mean(0)).square().sum()  # Eq. 2
 same(pairs, mmd(x, y))
 same(means, mmd(x, y))
 
-# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(mmd)
-
 # %% [markdown]
-# For every step a fresh batch $B_c$ may be drawn. Or, since the encoder does not change, the mean over *all* real
-# images may be computed once (`estimator="expectation"`). With the linear kernel this is exact, and faster, so this
-# page does it.
+# A fresh batch $B_c$ may be drawn for every step. Or, since the encoder does not change, the mean over *all* real images
+# may be computed once (`estimator="expectation"`). With the linear kernel this is exact, and faster, so this page does
+# it.
 #
-# ## From noise to knowledge
+# ## Update steps
 #
-# The images start as noise, $S \sim \mathcal{N}(0, 1)$, so that no pixel comes from a real image. Then gradient descent
-# moves their pixels:
+# The images start as noise, $S \sim \mathcal{N}(0, 1)$, so that no pixel comes from a real image. Gradient descent with
+# momentum updates their pixels:
 #
 # $$
-# S \leftarrow S - \eta_S \nabla_S L_\text{cond} .
+# v \leftarrow 0.5 \, v + \nabla_S L_\text{cond}, \qquad S \leftarrow S - \eta_S v .
 # $$ (eq:dc-step)
-#
-# `core` adds momentum to this (`image_momentum`): $v \leftarrow 0.5 \, v + \nabla_S L_\text{cond}$, then
-# $S \leftarrow S - \eta_S v$, with $v = 0$ at the start.
 #
 # The loop in `core` serves many clients at once; a *group* is one class of one client.
 
-# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
+# %%
 source(engine.condense)
 
 # %% [markdown]
-# Three steps of it in a few lines, compared with `core`. `moved` is $v$.
-# (`at.objective` normalises the images inside the encoder with the statistics of the real ones; [the next
-# page](07_condensed_images) says why.)
+# How one image of each class changes:
 
 # %%
 client = (task, encoder, images, labels, images_per_class, rng.at("start"))
 plan = {"iterations": iterations, "image_lr": image_lr}
-at = matching(*client, **plan | {"iterations": 3})
-target = engine.REAL_SIDES["expectation"](at.objective)(0)
-wanted, statistics = target.features[:, 0], target.statistics
-
-S, moved = at.start.clone(), torch.zeros_like(at.start)
-for _ in range(3):
-    S.requires_grad_()
-    seen, _ = at.objective.embed(S, torch.zeros_like(at.group), statistics)
-    means = [seen[at.group == c].mean(0) for c in range(len(wanted))]
-    distance = (torch.stack(means) - wanted).square().sum()
-    (slope,) = torch.autograd.grad(distance, S)
-    moved = 0.5 * moved + slope
-    S = (S - image_lr * moved).detach()
-
-in_core, _ = engine.condense(at.objective, at.start, at.group)
-gap = (S - in_core).abs().max().item()
-Markdown(f"The pixels differ by {gap:.0e} at most.")
-
-# %% [markdown]
-# What happens to the images in more steps, one of each class, at moments that are dense at the start:
-
-
-# %% tags=["hide-input"]
-def film(frames):
-    """Show what was kept: an image of each class for every step."""
-    steps = ", ".join(str(step) for step in frames)
-    data = task.dataset
-    show(
-        condensed_images(
-            to_wire(torch.cat(list(frames.values())), data.mean, data.std),
-            at.labels[first].repeat(len(frames)),
-            classes,
-            columns=len(frames),
-            title=f"One image of each class after {steps} steps",
-            inches=0.4,
-        )
-    )
-
-
-first = torch.arange(0, len(at.labels), images_per_class)
-moments = {0, 1, 2, 3, 5, 8, 12, 20, 50, 100, 300, 1000}
+moments = (0, 1, 2, 3, 5, 8, 12, 20, 50, 100)
 frames = {}
 
 
 def watch(step, pictures):
     if step in moments:
-        frames[step] = pictures[first].clone()
+        frames[step] = pictures[::images_per_class].clone()
 
 
-knowledge, knowledge_labels, loss = condensed(*client, watch=watch, **plan)
-frames[iterations] = knowledge[first]
-film(frames)
+knowledge, targets, loss = condensed(*client, watch=watch, **plan)
+frames[iterations] = knowledge[::images_per_class]
 
-
-# %% tags=["hide-input"]
-def curve(values, label):
-    return pd.DataFrame(
-        {"step": range(1, len(values) + 1), "loss": values, "label": label}
-    )
-
-
+# %%
+mean, std = task.dataset.mean, task.dataset.std
 show(
-    lines(
-        curve(loss, f"learning rate {image_lr:g}"),
-        "step",
-        "loss",
-        log="y",
-        ylabel="mean loss per class",
-        title="Condensation loss",
+    condensed_images(
+        to_wire(torch.cat(list(frames.values())), mean, std),
+        targets[::images_per_class].repeat(len(frames)),
+        classes,
+        columns=len(frames),
+        title=f"After {', '.join(map(str, frames))} steps",
+        inches=0.4,
     )
 )
 
@@ -232,96 +171,116 @@ show(
 # The result need not look like digits: it only has to look alike *to the encoder*. Strokes appear where the encoder
 # cares. What it does not see stays noise, because nothing in {eq}`eq:dc-mmd` asks for its removal.
 #
+# ## Latent distribution constraints
+#
+# The loss {eq}`eq:dc-means` looks at the last features only. FedVCK also asks that the earlier layers respond to
+# condensed images as they do to real ones. It records mean and deviation $\mu_l, \sigma_l$ of every layer on the real
+# batch and normalises the condensed images with *those*, not with their own (Eq. 4):
+#
+# $$
+# s^{(l)} = \mathrm{Norm}\bigl(\psi_l(s^{(l-1)}), \{\mu_l, \sigma_l\}\bigr), \qquad l = 1, \dots, L .
+# $$ (eq:dc-latent)
+#
+# Here $s^{(0)} = s$, $\psi_l$ is the $l$-th of $L$ layers, and $\mathrm{Norm}(z, \{\mu, \sigma\}) = \gamma \, (z - \mu)
+# / \sqrt{\sigma^2 + \epsilon} + \beta$ with the layer's own $\gamma$ and $\beta$. No term is added to the loss. A layer
+# takes the statistics that it is given:
+
+# %%
+source(GroupwiseNorm.forward)
+
+# %% [markdown]
+# The images above have this constraint. Without it (`free`) the condensed images of a client are normalised with their
+# own mean and deviation. How far apart are then the means of each layer, on condensed and on real images, in deviations
+# of the real ones?
+
+
+# %%
+def layer_gaps(pictures):
+    """Mean over channels of the distance between condensed and real layer
+    means, in real deviations; each set is normalised by its own statistics.
+    """
+    eye = LatentEncoder(encoder)
+    _, real = eye(inputs, torch.zeros_like(labels))
+    _, ours = eye(pictures, torch.zeros_like(targets))
+    return [
+        float(((a[0] - b[0]).abs() / b[1].sqrt()).mean())  # means, variances
+        for a, b in zip(ours.layers, real.layers, strict=True)
+    ]
+
+
+free, _, free_loss = condensed(*client, free=True, **plan)
+gaps = {"constrained": layer_gaps(knowledge), "free": layer_gaps(free)}
+frame = pd.DataFrame(gaps).rename_axis("layer").reset_index()
+frame = frame.melt("layer", var_name="label", value_name="gap")
+frame["layer"] += 1
+show(lines(frame, "layer", "gap", title="Layer means, condensed and real"))
+
+# %% [markdown]
+# Nearer means need not teach more. What the constraint is worth in a federation is measured in [the
+# ablations](12_fedvck_ablations).
+#
+# ## The wire
+#
+# FedVCK counts one byte a pixel. So what is sent is the nearest of 256 grey levels, from black to white:
+
+# %%
+source(to_wire)
+
+# %% [markdown]
+# A pixel within the range comes back within half a grey level. But noise from $\mathcal{N}(0, 1)$ reaches beyond black
+# and white, and is cut off there:
+
+# %%
+received = task.dataset.normalise(to_wire(knowledge, mean, std))
+m, d = (torch.tensor(v).view(1, -1, 1, 1) for v in (mean, std))
+levels = 255 * (knowledge * d + m)
+cut_off = ((levels < 0) | (levels > 255)).float().mean().item()
+f"pixels beyond black and white: {cut_off:.0%}"
+
+# %% [markdown]
 # ## Does a network learn from them?
 #
-# Fresh networks of the encoder's kind, with random weights of their own, learn from the condensed images only. Beside
-# them: as many real images, and all of them. Every network takes the same number of steps; three networks each.
+# Fresh networks with random weights of their own learn from the condensed images only. Beside them are their noise at
+# the start, the images without the constraint, the images after the wire, images from an encoder that was never trained
+# (as in the first round of a federation), as many real images, and all of them. Every network takes the same number of
+# steps.
 
-# %% tags=["hide-input"]
-few = torch.cat(
-    [(labels == c).nonzero()[:images_per_class, 0] for c in labels.unique()]
-)
-results = {
-    name: learned(task, pictures, targets, 40, rng)
-    for name, pictures, targets in (
-        ("noise, as at the start", at.start, at.labels),
-        ("condensed", knowledge, knowledge_labels),
-        ("as many real images", inputs[few], labels[few]),
-        ("all real images", inputs, labels),
-    )
+# %%
+begun = matching(*client, **plan).start
+blind = (task, task.new_model(rng.at("blind")), *client[2:])
+first = [(labels == c).nonzero()[:images_per_class, 0] for c in labels.unique()]
+some = torch.cat(first)
+taught = {
+    "noise, as at the start": (begun, targets),
+    "untrained encoder": (condensed(*blind, **plan)[0], targets),
+    "condensed": (knowledge, targets),
+    "condensed, free": (free, targets),
+    "condensed, after the wire": (received, targets),
+    "as many real images": (inputs[some], labels[some]),
+    "all real images": (inputs, labels),
 }
+rows = {name: learned(task, *pair, 40, rng) for name, pair in taught.items()}
 show(
     bars(
-        {
-            f"{name} ({row['images']})": (row["accuracy (%)"], row["std"])
-            for name, row in results.items()
-        },
+        {n: (row["accuracy (%)"], row["std"]) for n, row in rows.items()},
         "test accuracy (%) of fresh networks, three each",
-        title="What a network learns from so many images",
+        title=f"What {images_per_class} images of each class teach",
     )
-)
-
-# %% tags=["hide-input"]
-found = {name: row["accuracy (%)"] for name, row in results.items()}
-part = found["condensed"] / found["all real images"]
-behind = found["as many real images"] - found["condensed"]
-noise = found["noise, as at the start"]
-gained = found["condensed"] > noise
-if not gained:
-    ending = "That is not more: nothing was learned at these settings."
-elif f"{abs(behind):.1f}" == "0.0":
-    ending = "As many real images teach as much."
-elif behind > 0:
-    ending = (
-        f"But as many real images teach {behind:.1f} points more: what "
-        "condensation saves on this page is not images, but handing out real "
-        "ones."
-    )
-else:
-    ending = f"As many real images teach {-behind:.1f} points less."
-Markdown(
-    ("This answers the question above: " if gained else "")
-    + f"{len(knowledge)} made-up images "
-    f"teach {found['condensed']:.1f}%, {part:.0%} of what {len(labels):,} real "
-    f"ones teach, and their noise at the start taught {noise:.1f}% "
-    f"(a guess has {100 / len(classes):.0f}%). {ending}"
 )
 
 # %% [markdown]
+# This is one client, one start of the images and one encoder: read the large differences only. Compare the condensed
+# images with as many real ones. What condensation saves on this page is not images, but handing out real ones.
+#
 # ## Take away
 #
-# - Condensation moves pixels until the mean features of condensed and real images agree {eq}`eq:dc-means`.
-# - The images carry what the encoder can see. What it does not see stays noise.
-# - Where they teach more than their noise did, a network learns from them although its weights have never met the
-#   encoder's; a network of another kind is not tried here.
-#
-# [The next page](07_condensed_images) asks what else decides: the inner layers of the encoder, the bytes that are sent,
-# and how much the encoder knows.
+# - Condensation updates pixels until the mean features of condensed and real images agree {eq}`eq:dc-means`. What the
+#   encoder does not see stays noise.
+# - Eq. 4 lets inner layers have a say as well, without another term in the loss {eq}`eq:dc-latent`.
+# - Within black and white a byte changes a pixel by half a grey level at most; noise outside of it is cut off.
+# - A better model is a better encoder, so rounds may help each other: [FedVCK](11_fedvck) is built on that.
 #
 # ## Exercises
-#
-# ```{exercise} Other kernels
-# :label: ex-dc-kernel
-#
-# *Medium, 15 minutes.*
-#
-# Condense with the Gaussian kernel, `kernel="gaussian"`. It needs single features in place of their mean, so take
-# `estimator="feature_bank"` and `real_batch=64`. Does a network learn more?
-# ```
-#
-# ````{solution} ex-dc-kernel
-# :class: dropdown
-#
-# ```python
-# how = plan | {"kernel": "gaussian", "estimator": "feature_bank", "real_batch": 64}
-# pictures, targets, _ = condensed(*client, **how)
-# learned(task, pictures, targets, 40, rng)
-# ```
-#
-# The Gaussian kernel also compares the spread of the features, not only their mean. That need not help: at the rate of
-# this page it teaches less. But its loss has another scale. Try a rate of 1: two kernels are compared only when each
-# has a rate of its own.
-# ````
 #
 # ```{exercise} A better start
 # :label: ex-dc-start
@@ -345,12 +304,12 @@ Markdown(
 # means of a few, and would be sent to the server.
 # ````
 #
-# ```{exercise} The printed learning rate
+# ```{exercise} The reported learning rate
 # :label: ex-dc-rate
 #
 # *Easy, 10 minutes.*
 #
-# The paper prints learning rates from 0.001 to 0.01. How far does the loss come with them in the steps of this page?
+# The paper reports learning rates from 0.001 to 0.01. How far does the loss come with them in the steps of this page?
 # ```
 #
 # ````{solution} ex-dc-rate
@@ -359,12 +318,40 @@ Markdown(
 # ```python
 # rates = (0.001, 0.01, 0.1, 0.3)
 # losses = [condensed(*client, **plan | {"image_lr": rate})[2] for rate in rates]
-# frames = [curve(loss, f"{rate:g}") for rate, loss in zip(rates, losses)]
-# show(lines(pd.concat(frames), "step", "loss", log="y"))
+# pd.DataFrame({rate: loss / loss[0] for rate, loss in zip(rates, losses)}).tail(1)
 # ```
 #
 # The smaller the rate, the more of the loss is left after so few steps; with 0.001 it is more than half. The paper does
-# not print how many steps it takes. The released code takes thousands, at rates from 0.1 to 1.0, and bounds the norm of
+# not state how many steps it takes. The authors' code takes thousands, at rates from 0.1 to 1.0, and bounds the norm of
 # the gradient. Without the bound 1.0 is too much here: the loss grows beyond all bounds, and the images may become
 # infinite. Algorithms refuse to send such images.
 # ````
+#
+# ```{exercise} Noise that cannot be sent
+# :label: ex-dc-noise
+#
+# *Medium, 15 minutes.*
+#
+# The images start as $\mathcal{N}(0, 1)$ in the form of network inputs, $x = (v - \mu) / \sigma$ with $v$ from 0
+# (black) to 1 (white). Which share of the pixels, in percent, is beyond black or white at the start? Take the data
+# set's $\mu$ and $\sigma$, `task.dataset.mean[0]` and `task.dataset.std[0]`. (To be checked: `beyond`, in percent.)
+# ```
+#
+# ```{solution} ex-dc-noise
+# :class: dropdown
+#
+# A pixel is beyond black where $x < -\mu / \sigma$, and beyond white where $x > (1 - \mu) / \sigma$. With the
+# distribution function $\Phi$ of the normal distribution the share is
+# $\Phi(-\mu / \sigma) + \Phi(-(1 - \mu) / \sigma)$. On digits $\mu$ and $\sigma$ are both one half, so it is
+# $2 \Phi(-1)$, or 32%. Compare it with the share after the steps of this page, `cut_off`.
+# ```
+
+# %% tags=["solution", "remove-cell"]
+m, d = task.dataset.mean[0], task.dataset.std[0]
+beyond = 100 * torch.special.ndtr(torch.tensor([-m / d, -(1 - m) / d])).sum()
+
+# %% name="ex-dc-noise" tags=["check", "remove-cell"]
+noise = torch.randn(200_000, generator=rng.at("noise").generator())
+value = noise * task.dataset.std[0] + task.dataset.mean[0]
+counted = 100 * ((value < 0) | (value > 1)).float().mean()
+assert abs(float(beyond) - counted) < 1, "count them in noise that you draw"
