@@ -6,8 +6,12 @@
 #
 # A network can be handed on without its weights and without the data that made it: by its answers. A *student* is
 # trained to answer as a *teacher* does {cite:p}`distillation`. For federated learning this is tempting, as clients
-# with different networks can teach one student. This chapter has one teacher; what goes wrong with [many
-# teachers](47_many_teachers) is the next one. [FedIOD](41_fediod) is built on both.
+# with different networks can teach one student. This page has one teacher, [the next](47_many_teachers) has many. You
+# will see
+#
+# - how a temperature makes a teacher's answers say more;
+# - the loss, its gradient, and what becomes of both at high temperature;
+# - that answers carry something even about a class that the student never meets.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -29,7 +33,7 @@ student_steps = 100
 left_out = 3
 seed = 0
 
-# %% tags=["hide-input"]
+# %%
 import math
 from functools import partial
 
@@ -40,28 +44,21 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from core import data, distillation
-from core.errors import InputError
 from core.federation import Task
 from core.rng import Rng
-from lab.report import condensed_images, scatter, show
+from lab.report import condensed_images, lines, scatter, show
 from lab.report.lesson import distilled, share_right, trained
-from lab.report.texts import Markdown
 
 same = partial(assert_close, rtol=1e-9, atol=1e-12)
 rng = Rng(seed)
 task = Task(data.load(dataset), "convnet", {"depth": 2, "width": width})
 train_set, test = task.dataset.train, task.dataset.test
 classes = task.dataset.classes
-if left_out == 3 >= len(classes):  # the default, and no such class
-    left_out = len(classes) - 1
-if not 0 <= left_out < len(classes):
-    raise InputError(
-        f"left_out must be a class of {dataset}, from 0 to {len(classes) - 1}"
-    )
+left_out = min(left_out, len(classes) - 1)
 inputs = task.inputs(train_set.images)
 teacher = trained(task, inputs, train_set.labels, steps, rng.at("teacher"))
 known = share_right(task.outputs(teacher, test.images), test.labels)
-Markdown(f"Accuracy of the teacher on test images: {known:.1f}%.")
+f"accuracy of the teacher on test images: {known:.1f}%"
 
 # %% [markdown]
 # ## Temperature
@@ -73,10 +70,10 @@ Markdown(f"Accuracy of the teacher on test images: {known:.1f}%.")
 # $$ (eq:kd-temperature)
 #
 # A label says which class is right. The answer of a teacher also says which wrong classes are nearly right: which of
-# them an image resembles, and which not at all. At $\tau = 1$ that is mostly hidden behind zeros. Here is an ordinary
-# image: among the training images that the teacher knows, it has the median confidence.
+# them an image resembles, and which not at all. Here is an ordinary image: among the training images that the teacher
+# knows, it has the median confidence.
 
-# %% tags=["hide-input"]
+# %%
 logits = task.outputs(teacher, train_set.images)
 right = (logits.argmax(1) == train_set.labels).nonzero().flatten()
 confidence = logits[right].softmax(1).max(1).values
@@ -91,44 +88,17 @@ show(
     )
 )
 
-# %% tags=["hide-input"]
+# %%
 flat = {tau: (logits[ordinary] / tau).softmax(0) for tau in (1.0, 4.0, 20.0)}
-frame = pd.concat(
-    [
-        pd.DataFrame(
-            {"class": range(len(classes)), "p": p, "label": f"tau = {tau:g}"}
-        )
-        for tau, p in flat.items()
-    ]
-)
-ends = "; ".join(
-    f"at tau = {tau:g} they lie between {p.min():.3f} and {p.max():.3f}"
-    for tau, p in flat.items()
-)
-show(
-    scatter(
-        frame,
-        "class",
-        "p",
-        ylabel="probability",
-        title="One answer at three temperatures",
-    ),
-    alt=f"Probabilities of all {len(classes)} classes for one image: {ends}.",
-)
-
-# %% tags=["hide-input"]
-first, *others = logits[ordinary].argsort(descending=True).tolist()
-own = {tau: float(100 * p[first]) for tau, p in flat.items()}
-nearest = " and ".join(repr(classes[c]) for c in others[:2])
-Markdown(
-    f"At tau = 1 the teacher gives {own[1.0]:.1f}% to the class "
-    f"{classes[first]!r} and {100 - own[1.0]:.1f}% to all others together. At "
-    f"tau = 4 the others have {100 - own[4.0]:.0f}%, and it can be seen which "
-    f"classes are the nearest: {nearest}. At tau = 20 hardly anything is left "
-    "but their order."
-)
+frame = pd.DataFrame({f"tau = {tau:g}": p for tau, p in flat.items()})
+frame = frame.rename_axis("class").reset_index()
+frame = frame.melt("class", var_name="label", value_name="probability")
+show(scatter(frame, "class", "probability", title="One answer"))
 
 # %% [markdown]
+# At $\tau = 1$ what the answer says of the other classes is hidden near zero. At $\tau = 4$ it can be seen which of them
+# are the nearest. At $\tau = 20$ hardly anything is left but their order.
+#
 # ## The loss
 #
 # The student's logits are $\hat z$. With $q = p_\tau(z)$ and $\hat q = p_\tau(\hat z)$ it minimises the
@@ -159,7 +129,7 @@ KL = (q * (q.log() - q_hat.log())).sum(1).mean()
 same(KL, distillation.kl_divergence(z_hat, z, 4.0))
 
 # %% [markdown]
-# FedIOD prints $- H(\hat q)$ at the end. That is no divergence: an exercise below makes it negative.
+# In the paper the last term is $- H(\hat q)$. That is no divergence: an exercise makes it negative.
 #
 # ## Temperature without end
 #
@@ -187,39 +157,31 @@ regression = (z_hat - z).square().sum(1).mean()
 same(regression, distillation.mimic_loss(z_hat, z))
 
 # %% [markdown]
-# How large must $\tau$ be? Below, $\tau^2 \mathrm{KL}$ of two sets of random logits, divided by its limit. The authors'
-# code takes $\tau = 10001$ and computes in single precision at best; the last column has single precision.
+# How large must $\tau$ be? The plot has $\tau^2 \mathrm{KL}$ of two sets of random logits, divided by its limit, in double
+# and in single precision.
 
-# %% tags=["hide-input"]
-limit = (z_hat - z - (z_hat - z).mean(1, keepdim=True)).square().sum(
-    1
-).mean() / (2 * len(classes))
-
-
-def single(tau):
-    """tau^2 KL in float32, as a library computes it."""
-    return tau**2 * functional.kl_div(
-        (z_hat.float() / tau).log_softmax(1),
-        (z.float() / tau).softmax(1),
-        reduction="batchmean",
-    )
-
-
-pd.DataFrame(
-    {
-        f"{tau:g}": {
-            "tau^2 KL / limit": float(
-                distillation.mimic_loss(z_hat, z, tau) / limit
-            ),
-            "the same in float32": float(single(tau) / limit),
-        }
-        for tau in (1.0, 4.0, 20.0, 100.0, 1000.0, 10001.0)
-    }
-).T.rename_axis("tau").round(4)
+# %%
+gap = z_hat - z - (z_hat - z).mean(1, keepdim=True)
+limit = gap.square().sum(1).mean() / (2 * len(classes))
+rows = []
+for tau in (1.0, 4.0, 20.0, 100.0, 1000.0, 10001.0):
+    for name, kind in {
+        "float64": torch.float64,
+        "float32": torch.float32,
+    }.items():
+        kl = functional.kl_div(
+            (z_hat.to(kind) / tau).log_softmax(1),
+            (z.to(kind) / tau).softmax(1),
+            reduction="batchmean",
+        )
+        rows.append((tau, float(tau**2 * kl / limit), name))
+frame = pd.DataFrame(rows, columns=["tau", "ratio", "label"])
+show(lines(frame, "tau", "ratio", log="x", title="tau^2 KL / its limit"))
 
 # %% [markdown]
-# Near the limit the two distributions are equal in almost all digits, and their difference drowns in rounding. That is
-# why our divergence is computed in double precision.
+# Near the limit the two distributions are equal in almost all digits, and in single precision their difference drowns in
+# rounding. The authors' code takes the largest $\tau$ of the plot, in single precision at best; `core` computes the
+# divergence in double precision.
 #
 # ## What an answer carries
 #
@@ -228,8 +190,8 @@ pd.DataFrame(
 # Do answers tell something of it?
 #
 # A student that has hardly ever had a large answer for a class will rarely choose it, even if it knows it when it sees
-# it. So, as in that experiment, a constant is added to this one logit. Here it is such that the class is chosen as often
-# as it occurs among the test images. It needs their labels: it measures what the student knows, and is no method.
+# it. So, as in that experiment, a constant is added to this one logit, such that the class is chosen as often as it
+# occurs among the test images. This needs their labels: it measures what the student knows, and is no method.
 
 
 # %%
@@ -249,14 +211,14 @@ def shifted(scores):
     others = scores.clone()
     others[:, left_out] = -math.inf
     gap = others.max(1).values - scores[:, left_out]
-    moved = scores.clone()
-    moved[:, left_out] += (
+    raised = scores.clone()
+    raised[:, left_out] += (
         gap.sort().values[max(int(unseen.sum()) - 1, 0)] + 1e-4
     )
-    return moved
+    return raised
 
 
-# %% tags=["hide-input"]
+# %%
 ways = {
     "its class only": lambda s, z: functional.cross_entropy(s, z.argmax(1)),
     "tau = 1": lambda s, z: distillation.mimic_loss(s, z, 1.0),
@@ -264,48 +226,28 @@ ways = {
     "tau = infinity": distillation.mimic_loss,
 }
 unseen = test.labels == left_out
-kept = train_set.labels != left_out
-rows = {}
+others = train_set.labels != left_out
+images, rows = train_set.images[others], {}
 for name, loss in ways.items():
-    each = [
-        student(train_set.images[kept], logits[kept], loss, k) for k in range(2)
-    ]
-    rows[name] = {
-        "other classes": np.mean(
-            [share_right(s[~unseen], test.labels[~unseen]) for s in each]
-        ),
-        "left-out class": np.mean(
-            [share_right(s[unseen], test.labels[unseen]) for s in each]
-        ),
-        "left-out class, shifted": np.mean(
-            [share_right(shifted(s)[unseen], test.labels[unseen]) for s in each]
-        ),
-    }
-left = pd.DataFrame(rows).T.rename_axis("what the teacher tells")
-left.round(1)
-
-# %% tags=["hide-input"]
-gain = left["left-out class, shifted"]
-chance = 100 * unseen.float().mean().item()
-Markdown(
-    f"Test images of class {classes[left_out]!r} that are recognised, after "
-    f"the shift, by two students each: a random choice of as many images would "
-    f"find {chance:.0f}% of them. Students of labels find {gain.iloc[0]:.0f}%, "
-    f"students of answers at tau = 1 {gain.iloc[1]:.0f}%, and those at higher "
-    f"temperatures {gain.iloc[2:].min():.0f} to {gain.iloc[2:].max():.0f}%."
-)
+    students = [student(images, logits[others], loss, k) for k in range(2)]
+    for how, see in {"": lambda s: s, ", shifted": shifted}.items():
+        rates = [
+            share_right(see(s)[unseen], test.labels[unseen]) for s in students
+        ]
+        rows.setdefault(f"left-out class{how} (%)", {})[name] = np.mean(rates)
+pd.DataFrame(rows).rename_axis("what the teacher says").round(1)
 
 # %% [markdown]
-# Look at the last column. What students of labels find has a simple reason: images of a class that they never saw get
-# unsure answers, and the shift picks those. What students of answers find beyond that comes from the teacher: its
-# answers to *other* classes say how much each image resembles the missing one. Remember it for the clients: an answer
-# on a class carries knowledge even if the input is of another class, and nonsense if the teacher has none.
+# A random choice of as many images would find about a tenth of the class. Students of labels find more of it after the
+# shift, for a simple reason: images of a class that they never saw get unsure answers, and the shift picks those. What
+# students of answers find beyond that comes from the teacher: its answers to *other* classes say how much each image
+# resembles the missing one. An answer on a class carries knowledge even if the input is of another class. [A teacher
+# that has not seen a class itself](47_many_teachers) answers nonsense there.
 #
 # ## Take away
 #
 # - A teacher's answer says more than a label: which other classes an image resembles. Temperature makes it louder.
 # - At high temperature distillation is regression on logits {eq}`eq:kd-limit`.
-# - An answer on a class carries knowledge even if the input is of another class.
 #
 # ## Exercises
 #
@@ -314,7 +256,7 @@ Markdown(
 #
 # *Medium, 15 minutes.*
 #
-# Find $q$ and $\hat q$ for which $H(q, \hat q) - H(\hat q)$, as FedIOD prints it, is negative. Does it have the same
+# Find $q$ and $\hat q$ for which $H(q, \hat q) - H(\hat q)$, as in FedIOD's paper, is negative. Does it have the same
 # gradient for the student as {eq}`eq:kd-loss`? (To be checked: `teacher_q` and `student_q`, lists of probabilities.)
 # ```
 #
@@ -327,7 +269,7 @@ Markdown(
 # ```
 #
 # The teacher is sure, the student is not: $-\log 0.7 = 0.36$ is less than $H(\hat q) = 0.61$. The gradient is
-# another one, because $H(\hat q)$ depends on the student, while $H(q)$ does not. As printed, the student would also be
+# another one, because $H(\hat q)$ depends on the student, while $H(q)$ does not. With the paper's form the student would also be
 # rewarded for uncertain answers.
 # ````
 
