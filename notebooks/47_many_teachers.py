@@ -1,13 +1,17 @@
 # %% [markdown]
 # # Many teachers
 #
-# *Question:* why is the average of several networks a bad teacher when each has seen other classes?\
-# *Time:* under half a minute on one CPU core. *Data:* scikit-learn's digits; any other data set by a parameter.
+# *Question:* why is the average of several networks a bad teacher when each has seen other classes, and what can a
+# student learn from them?\
+# *Time:* under a minute on one CPU core. *Data:* scikit-learn's digits; any other data set by a parameter.
 #
 # Clients with different networks can teach one student by their answers ([knowledge
 # distillation](40_knowledge_distillation)). But clients also have different data, and then their answers do not fit
-# together. This chapter shows what goes wrong and what can be done. [The next](36_ensemble_student) lets a student
-# learn from such teachers, and [FedIOD](41_fediod) is built on both.
+# together. You will see
+#
+# - what a network answers about classes that it has never seen;
+# - three ways to combine answers, and the weights that are right for perfect teachers;
+# - what a student inherits, and why the inputs decide that. [FedIOD](41_fediod) is built on both.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -27,9 +31,11 @@ width = 16
 alpha = 0.1
 clients = 8
 steps = 50
+student_steps = 150
+questions = 1000
 seed = 0
 
-# %% tags=["hide-input"]
+# %%
 import math
 
 import numpy as np
@@ -38,61 +44,63 @@ import torch
 from torch.testing import assert_close
 
 from core import data, distillation
+from core.data.auxiliary import PHOTOGRAPHS, auxiliary
 from core.federation import Task
 from core.rng import Rng
-from lab.report import lines, partition_plot, show, source
-from lab.report.lesson import answers, ensembles, panel, share_right
-from lab.report.texts import Markdown
+from lab.report import bars, image_rows, lines, partition_plot, show
+from lab.report.lesson import (
+    answers,
+    distilled,
+    ensembles,
+    panel,
+    share_right,
+    teacher,
+)
 
 rng = Rng(seed)
 task = Task(data.load(dataset), "convnet", {"depth": 2, "width": width})
-labels, test = task.dataset.train.labels, task.dataset.test
+train_set, test = task.dataset.train, task.dataset.test
 
 # %% [markdown]
 # ## Clients that teach
 #
 # Each client trains a teacher on its own data, once.
 
-# %% tags=["hide-input"]
-some = panel(task, clients, alpha, steps, seed)
-counts, teachers = some.counts, some.networks
-names = task.dataset.classes
-show(partition_plot(labels, some.parts, names, title=f"alpha = {alpha:g}"))
+# %%
+group = panel(task, clients, alpha, steps, seed)
+counts, teachers = group.counts, group.networks
+names, title = task.dataset.classes, f"alpha = {alpha:g}"
+show(partition_plot(train_set.labels, group.parts, names, title=title))
 
 # %% [markdown]
 # How does a teacher judge an image of a class that it has seen, and one that it has not?
 
-# %% tags=["hide-input"]
+# %%
 z = answers(teachers, task.inputs(test.images))
 q = z.softmax(-1)
 truth = test.labels.expand(len(teachers), -1)
 known = counts[:, test.labels] > 0
-found = {
-    "accuracy": z.argmax(-1) == truth,
-    "its probability of the right class": q.gather(2, truth[..., None])[..., 0],
-    "its largest probability": q.max(-1).values,
+views = {
+    "accuracy (%)": (z.argmax(-1) == truth).float(),
+    "probability of the right class (%)": q.gather(2, truth[..., None])[..., 0],
+    "largest probability (%)": q.max(-1).values,
 }
-view = pd.DataFrame(
+sides = {"a class it has": known, "a class it has not": ~known}
+pd.DataFrame(
     {
-        name: {
-            what: 100 * values[of].float().mean().item()
-            for what, values in found.items()
+        side: {
+            name: 100 * of[where].mean().item() for name, of in views.items()
         }
-        for name, of in (
-            ("a class it has", known),
-            ("a class it has not", ~known),
-        )
-        if of.any()
+        for side, where in sides.items()
     }
-)
-view.T.round(1)
+).round(1)
 
 # %% [markdown]
 # A teacher cannot say "I do not know". Its probabilities must sum to one, and nearly all of it goes to the classes that
 # it has, so it is often sure of a wrong one. And a class that it never saw gets a very low logit on *all* images:
 # pushing it down cost nothing in training.
 #
-# ## Two averages
+# ## Three ensembles
 #
 # With $\pi_k = n_k / N$, the ensemble can be the mean of probabilities or the mean of logits:
 #
@@ -116,31 +124,35 @@ z_bar = torch.einsum("k,knc->nc", pi, z)
 A = torch.einsum("kc,knc->nc", n / n.sum(0).clamp_min(1), z)
 
 mixed = ensembles(z, counts)
-for by_hand, in_core in zip(
-    (q_bar.log(), z_bar, A), mixed.values(), strict=True
-):
-    assert_close(by_hand, in_core, rtol=0, atol=1e-4)
-
-# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(ensembles)
+for direct, shared in zip((q_bar.log(), z_bar, A), mixed.values(), strict=True):
+    assert_close(direct, shared, rtol=0, atol=1e-4)
 
 
-# %% tags=["hide-input"]
-def right(scores, labels=test.labels):
-    """Accuracy (%) of scores (N, C)."""
-    return share_right(scores, labels)
+# %%
+def compared(alpha):
+    group = panel(task, clients, alpha, steps, seed)
+    z = answers(group.networks, task.inputs(test.images))
+    scores = ensembles(z, group.counts)
+    return {name: share_right(one, test.labels) for name, one in scores.items()}
 
 
-scores = {"best single teacher": max(right(one) for one in z)}
-scores |= {name: right(one) for name, one in mixed.items()}
-pd.Series(scores).round(1).to_frame("accuracy (%)")
+rows = [
+    {"alpha": value, "label": name, "accuracy (%)": accuracy}
+    for value in (0.05, 0.1, 0.5, 10.0)
+    for name, accuracy in compared(value).items()
+]
+title = f"Ensembles of {clients} networks on {dataset}"
+show(lines(pd.DataFrame(rows), "alpha", "accuracy (%)", log="x", title=title))
 
 # %% [markdown]
+# Where clients are alike (large $\alpha$), all ensembles are alike. This is one split and one seed: read no more into
+# small differences.
+#
 # ## Why: perfect teachers
 #
 # Is this the fault of small networks? Let us take teachers that cannot be better: each gives the exact probabilities for
-# its own data. Such a perfect teacher still errs, for the classes overlap: of an input that two classes share nobody can
-# know the class. So the ceiling is below 100%: it is the accuracy of one client with all data. Points in the plane come
+# its own data. Even a perfect teacher errs where classes overlap, so the ceiling is the accuracy of one client with all
+# data. Points in the plane come
 # from $C$ classes with known densities $P(x \mid c)$, and client $k$ differs from the others in its class frequencies
 # $P_k(c)$ only. Its perfect answer is Bayes' rule,
 #
@@ -155,7 +167,7 @@ pd.Series(scores).round(1).to_frame("accuracy (%)")
 # P(c \mid x) = \sum_{k=1}^{K} \pi_k \, \frac{P_k(x)}{P(x)} \, P_k(c \mid x) .
 # $$ (eq:kd-mixture)
 #
-# So those should be heard who have seen inputs like $x$ (Mansour and others {cite:p}`multiplesources`). Leaving
+# So those should count who have seen inputs like $x$ (Mansour and others {cite:p}`multiplesources`). Leaving
 # $P_k(x) / P(x)$ out is the error of the mean of probabilities. And the mean of the logarithms, with the logits
 # normalised, is
 #
@@ -176,12 +188,12 @@ pd.Series(scores).round(1).to_frame("accuracy (%)")
 # \frac{P_k(y \mid x)}{P(y \mid x)} = \frac{P_k(y)}{P(y)} \cdot \frac{P(x)}{P_k(x)} ,
 # $$ (eq:kd-ratio)
 #
-# a class ratio and an input ratio. Note that the input ratio stands the other way up than in {eq}`eq:kd-mixture`: it
+# a class ratio and an input ratio. The input ratio is the inverse of that in {eq}`eq:kd-mixture`: it
 # is large for clients who have *not* seen such inputs. As here all densities are known, we can try both, each times the
 # class-wise weights, which are counts: $\pi_k$ times the class ratio.
 
 
-# %% tags=["hide-input"]
+# %%
 def toy(alpha, draw, points=4000, many=5):
     """Accuracy (%) of ensembles of perfect teachers, each of one Dirichlet draw
     of class shares.
@@ -222,116 +234,101 @@ def toy(alpha, draw, points=4000, many=5):
         "mixture": torch.einsum("k,kn,knc->nc", pi, ratio, z.exp()),
         "ceiling": log_x_given_c + counts.sum(0).log(),  # all data, Bayes' rule
     }
-    return {name: right(one, y) for name, one in scores.items()}
+    return {name: share_right(one, y) for name, one in scores.items()}
 
 
 toys = pd.DataFrame(
     [
-        {"alpha": a, "label": name, "accuracy": value}
-        for a in (0.05, 0.1, 0.3, 1.0, 3.0, 10.0)
-        for draw in range(40 if a < 0.1 else 8)
-        for name, value in toy(a, draw).items()
+        {"alpha": value, "label": name, "accuracy (%)": accuracy}
+        for value in (0.05, 0.1, 0.3, 1.0, 3.0, 10.0)
+        for draw in range(40 if value < 0.1 else 8)
+        for name, accuracy in toy(value, draw).items()
     ]
 )
-shown = toys[~toys["label"].str.contains(",")]
-show(
-    lines(
-        shown,
-        "alpha",
-        "accuracy",
-        log="x",
-        ylabel="accuracy (%)",
-        xlabel="alpha (small: unequal clients)",
-        title="Ensembles of perfect teachers (band: over splits)",
-    )
-)
-
-# %% mystnb={"code_prompt_show": "Show all numbers"} tags=["hide-cell"]
-pivot = toys.pivot_table(
-    index="label", columns="alpha", values="accuracy", sort=False
-)
-pivot.rename_axis(index=None).round(1)
-
-# %% tags=["hide-input"]
-kept_order = [
-    "class-wise, P(x) / P_k(x)",
-    "class-wise weights",
-    "class-wise, P_k(x) / P(x)",
-]
-hardest = pivot[pivot.columns.min()]
-ratio, alone, inverse = hardest[kept_order]
-
-
-def beside(value):
-    """A row beside class-wise weights alone, in words."""
-    return f"{'better' if value > alone else 'worse'} ({value:.1f}%)"
-
-
-Markdown(
-    f"At alpha = {pivot.columns.min():g} class-wise weights alone have "
-    f"{alone:.1f}%. The input ratio of Eq. 7, the row *P(x) / P_k(x)*, makes "
-    f"them {beside(ratio)}, its inverse, the row *P_k(x) / P(x)*, "
-    f"{beside(inverse)}. One client with all data, the ceiling, has "
-    f"{hardest['ceiling']:.1f}%, and the mixture {hardest['mixture']:.1f}%."
-)
+title = "Ensembles of perfect teachers"
+show(lines(toys, "alpha", "accuracy (%)", log="x", title=title))
 
 # %% [markdown]
 # The mixture reaches the ceiling at any skew, and nothing could do better: perfect answers are enough if the right
-# teachers are heard.
+# teachers count. Where clients differ much, no weight by class is as good. In the extreme case, where each client has a
+# single class, every teacher answers "my class, surely" to any input, and has all the weight of its class. Compare also
+# the two input ratios: that of Eq. 7 with its inverse.
 #
-# Where clients differ much, no weight by class is as good. In the extreme case, where each client has a single class,
-# every teacher answers "my class, surely" to any input, and has all the weight of its class.
+# ## Which inputs?
 #
-# ## Back to networks
-#
-# Networks are no perfect teachers: their logits are not normalised, and far from their data they can say anything. The
-# same comparison, over the skew of the clients:
+# A student learns to give the mixed answers. It needs inputs to ask about, but no labels. Here the ensemble has
+# class-wise weights, and the inputs are the clients' own images, which in truth nobody may collect; windows of two
+# photographs, as public data of another kind; or noise.
 
-
-# %% tags=["hide-input"]
-def compared(alpha):
-    some = panel(task, clients, alpha, steps, seed)
-    z = answers(some.networks, task.inputs(test.images))
-    return {name: right(one) for name, one in ensembles(z, some.counts).items()}
-
-
-swept = {a: compared(a) for a in sorted({0.05, 0.5, 10.0} - {alpha})} | {
-    alpha: {name: scores[name] for name in mixed}
+# %%
+order = torch.randperm(len(train_set.labels), generator=rng.generator())
+asked = train_set.images[order[:questions]]
+noise = torch.randint(
+    256, asked.shape, generator=rng.at("noise").generator(), dtype=torch.uint8
+)
+photographs = auxiliary(PHOTOGRAPHS, task.dataset)[: len(asked)]
+kinds = {
+    "clients' images": asked,
+    "photographs": photographs,
+    "noise": noise,
 }
-frame = pd.DataFrame(
-    [
-        {"alpha": a, "label": name, "accuracy": value}
-        for a in sorted(swept)
-        for name, value in swept[a].items()
-    ]
-)
-show(
-    lines(
-        frame,
-        "alpha",
-        "accuracy",
-        log="x",
-        ylabel="accuracy (%)",
-        xlabel="alpha (small: unequal clients)",
-        title=f"Ensembles of {clients} networks on {dataset}",
-    )
-)
+some = {name: pictures[:12] for name, pictures in kinds.items()}
+show(image_rows(some, "Query images", inches=0.5))
 
-# %% mystnb={"code_prompt_show": "Show the numbers"} tags=["hide-cell"]
-pd.DataFrame(swept).sort_index(axis=1).rename_axis(columns="alpha").round(1)
+
+# %%
+def of_ensemble(pictures):
+    """The answers of the ensemble to images (N, C)."""
+    z = answers(teachers, task.inputs(pictures))
+    return ensembles(z, counts)["class-wise weights"]
+
+
+def taught(pictures, target):
+    """Accuracy (%) of a student of these answers."""
+    loss, inputs = distillation.mimic_loss, task.inputs(pictures)
+    net = distilled(task, inputs, target, loss, student_steps, rng.at("heir"))
+    return share_right(task.outputs(net, test.images), test.labels)
+
+
+everything = torch.arange(len(train_set.labels))
+expert = teacher(task, everything, 3 * steps, rng.at("all"))
+alone = task.outputs(expert, asked)
+pupils = {
+    "ensemble itself": share_right(A, test.labels),
+    **{
+        f"student, {name}": taught(pictures, of_ensemble(pictures))
+        for name, pictures in kinds.items()
+    },
+    "student of one teacher with all data": taught(asked, alone),
+}
+none = float("nan")
+show(bars({k: (v, none) for k, v in pupils.items()}, "test accuracy (%)"))
 
 # %% [markdown]
-# Where clients are alike, all ensembles are alike. One split and one seed: do not read more into small differences.
+# How many classes does the ensemble see in the inputs? The exponential of the entropy of its mean answer:
+
+# %%
+looks = {
+    name: distillation.entropy(of_ensemble(pictures).softmax(1).mean(0))
+    for name, pictures in kinds.items()
+}
+pd.Series({k: v.exp().item() for k, v in looks.items()}).round(1).to_frame(
+    "classes"
+)
+
+# %% [markdown]
+# Where all inputs look like few classes to the teachers, the student learns few. To look like many classes is needed,
+# but not enough: compare the photographs. FedDF {cite:p}`feddf`, FedMD {cite:p}`fedmd` and FedKD {cite:p}`fedkdgong` ask
+# about public images, and depend on how much these resemble the clients'. FedIOD *learns* its inputs: a generator makes
+# images that look real to the clients, on which teachers are sure, yet differ. That is [the next lesson](41_fediod).
 #
 # ## Take away
 #
 # - A teacher is sure even where it knows nothing. Under label skew an average listens to the wrong teachers: averaged
 #   logits give everyone a veto {eq}`eq:kd-veto`.
-# - Class-wise weights {eq}`eq:kd-classwise` remove the veto, which need not make them better than a mean of
-#   probabilities: with perfect teachers at the strongest skew above they are not. What is right for a perfect teacher is
-#   a weight by input {eq}`eq:kd-mixture`.
-#
-# [The next chapter](36_ensemble_student) asks what a student can learn from an ensemble, and from which inputs.
+# - Class-wise weights {eq}`eq:kd-classwise` remove the veto. What is right for a perfect teacher is a weight by input
+#   {eq}`eq:kd-mixture`.
+# - A student inherits what the ensemble knows, as far as its inputs look to the teachers like what they know.
 #
 # ## Exercises
 #
@@ -381,6 +378,28 @@ pd.DataFrame(swept).sort_index(axis=1).rename_axis(columns="alpha").round(1)
 # ```
 #
 # Counts are {eq}`eq:kd-classwise`. With shares a client with one image weighs as much on its class as a client with
-# thousands of which all are of that class. FedIOD's Eq. 8 can be read both ways; its text speaks of the number of
-# samples.
+# thousands of which all are of that class. FedIOD's Eq. 8 can be read both ways; its text
+# speaks of the number of samples.
+# ````
+#
+# ```{exercise} How many query images?
+# :label: ex-kd-questions
+#
+# *Easy, 10 minutes.*
+#
+# Train the student on the first half of the clients' images, `asked`, then on a quarter, and so on, with the steps
+# unchanged. When does it get worse than the student of all photographs?
+# ```
+#
+# ````{solution} ex-kd-questions
+# :class: dropdown
+#
+# ```python
+# target = of_ensemble(asked)
+# halved = [len(asked) >> k for k in range(8)]
+# {n: taught(asked[:n], target[:n]) for n in halved}, pupils["student, photographs"]
+# ```
+#
+# Only with very few. What a query image is worth depends on how near it is to what the teachers know, more than on how
+# many there are.
 # ````
