@@ -301,7 +301,7 @@ counted, 2 * rounds * clients * 4 * numbers
 # %% [markdown]
 # The cost does not depend on how much a client has learned. This is where the papers of this book come in: they send
 # [condensed images](10_dataset_condensation) or [predictions](40_knowledge_distillation) in place of the model, and hope
-# to need fewer rounds. [What each of them sends](26_fedmk_communication) has a page.
+# to need fewer rounds. [What each of them sends](26_communication) has a page.
 #
 # ## A client that lies
 #
@@ -451,8 +451,8 @@ assert abs(sent / bytes_per_mb - 12.2) < 0.05, (
 # by_rule(10.0), by_rule(0.05)
 # ```
 #
-# Where clients are alike the mean suffers from the lie and the other rules hardly do. Where clients differ the rules cost
-# something though all are honest; try other seeds, for one run is one draw of clients.
+# Where clients are alike the mean suffers from the lie and the other rules hardly do. Where clients differ the median and
+# the trimmed mean cost accuracy though all are honest. Try other seeds, for one run is one draw of clients.
 # ````
 #
 # ```{exercise} How long may a lie be?

@@ -1,15 +1,12 @@
 # %% [markdown]
-# # FedVCK: what is sent
+# # FedVCK's costs
 #
-# *Question:* how many bytes do the methods of FedVCK's {cite:p}`fedvck` Tables 5, 9 and 10 send, and do the printed
+# *Question:* how many bytes do the methods of FedVCK's {cite:p}`fedvck` Tables 5 and 9 send, and do the printed
 # numbers follow from what the paper says?\
-# *Time:* about half a minute on two CPU cores. *Data:* scikit-learn's digits for the run; sizes of the authors' splits
-# and records for the rest.
+# *Time:* some seconds on one CPU core. *Data:* sizes of the authors' splits, and records.
 #
-# FedAvg sends a model up and down in every round, whatever it has learned. FedVCK sends the model down, but only
-# condensed images and a few prototypes up. All traffic of this book passes through a ledger, which counts bytes by
-# kind. This page reads the ledger first, then works out the printed costs from network and image sizes, and says where
-# this succeeds.
+# [What is sent](26_communication) explains the ledger and the formulas. This page works out the paper's costs from network
+# and image sizes, and says where this succeeds.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -24,129 +21,20 @@ if importlib.util.find_spec("core") is None:
     sys.path.insert(0, "fedcon-book")
 
 # %% tags=["parameters"]
-dataset = "digits"
-alpha = 0.5
-clients = 10
-rounds = 2
-seed = 0
-profile = "quick"
 shown = "best"
 
 # %%
 import pandas as pd
 import torch
 
-import core.federation as federation
 from core import models
 from core.condensation.engine import Condensation, condensed_counts
 from core.rng import Rng
 from lab.forms import TABLES
-from lab.report import source, table, table_frame
+from lab.report import table, table_frame
 from lab.report.frames import table_runs
-from lab.report.lesson import Lesson
-from lab.report.results import bytes_by_kind
 from lab.report.texts import Markdown
 from lab.report.verdict import MB
-
-# %% [markdown]
-# ## The ledger
-#
-# A message is a set of named tensors, each in the form in which it travels. Its cost is their bytes:
-
-# %%
-source(federation.Message.sizes.fget)
-
-
-# %%
-lesson = Lesson(
-    profile,
-    "fedvck",
-    dataset=dataset,
-    alpha=alpha,
-    clients=clients,
-    rounds=rounds,
-    seed=seed,
-    evaluate_every=rounds,
-)
-methods = {
-    "FedAvg": "fedavg",
-    "FedProx": "fedprox",
-    "FedAvgM": "fedavgm",
-    "FedDM": "feddm",
-    "FedVCK": "fedvck",
-}
-runs = {
-    name: lesson.run(algorithm).record for name, algorithm in methods.items()
-}
-sent = bytes_by_kind(runs)
-sent
-
-# %% [markdown]
-# This is the form of Table 10 with bytes in place of words, for four of its ten methods, and for FedAvgM, which it does
-# not have; the others stand in a [table of their own](15_baselines). It prints "Knowledge" for the uploads of FedDM and
-# FedVCK, and does not list the logit prototypes (Eq. 11) that FedVCK uploads as well, nor the labels of the images.
-# `buffers` are the running statistics of batch normalisation. Nothing is sent before the first round: FedVCK has no
-# phase of preparation. FedMix and DESA have one (the column "Initialization" of Table 10).
-
-# %%
-words = {
-    "parameters": "Model",
-    "buffers": "Model",
-    "images": "Knowledge",
-    "labels": "labels",
-    "prototypes": "logit prototypes",
-    ("up", "meta"): "numbers of samples",
-    ("down", "meta"): "seeds",
-}
-kinds = {
-    way: {
-        name: ", ".join(
-            dict.fromkeys(
-                words.get(kind) or words[way, kind]
-                for kind in sent.index[sent[name] > 0].droplevel(0)
-                if (way, kind) in sent.index and sent.loc[(way, kind), name]
-            )
-        )
-        for name in sent
-    }
-    for way in ("up", "down")
-}
-pd.DataFrame(kinds)
-
-# %% [markdown]
-# ## A formula for one round
-#
-# Client $k$ has $n_{k,c}$ real images of class $c$. Where there are any it makes $m_{k,c} = \max(m_0, \lceil r \,
-# n_{k,c}
-# \rceil)$ condensed ones, with $r$ their share (the paper's $p$) and $m_0$ the least number per class. With one
-# byte for a pixel ($C_x$ channels, $H$ by $H$) and for a label, 4 bytes for a logit and 8 for a number of samples,
-# clients upload
-#
-# $$
-# \text{bytes} = \sum_{k, c} m_{k,c} \, (C_x H^2 + 1) + K (4 C^2 + 8 C) .
-# $$ (eq:comm-upload)
-
-# %%
-source(condensed_counts)
-
-# %%
-plan, settings = (
-    runs["FedVCK"].experiment,
-    runs["FedVCK"].experiment.new_algorithm().settings,
-)
-task = lesson.task
-held = torch.cat([client.class_counts for client in lesson.members()])
-data, number = (
-    task.dataset,
-    condensed_counts(held[held > 0], settings).sum().item(),
-)
-classes = data.num_classes
-formula = number * (data.channels * data.size**2 + 1) + clients * (
-    4 * classes**2 + 8 * classes
-)
-pd.Series(
-    {"formula": formula, "ledger": runs["FedVCK"].rounds[0]["up"]}
-).to_frame("bytes a round")
 
 # %% [markdown]
 # ## Tables 5 and 9
@@ -356,64 +244,14 @@ traffic = pd.DataFrame(
         },
     }
     for column, record in zip(found["column"], found["record"], strict=True)
-    if record.experiment.algorithm in methods.values()
+    if record.experiment.algorithm
+    in ("fedavg", "fedprox", "fedavgm", "feddm", "fedvck")
 )
 traffic.groupby(["column", "profile", "method"]).mean().round(2)
 
 # %% [markdown]
 # ## Take away
 #
-# - The ledger counts what travels; the formula {eq}`eq:comm-upload` gives the same number.
 # - Read with $2^{20}$ bytes to the MB, the printed model costs are those of the networks, but for OrganC.
 # - The printed image costs follow from share, rounding and the authors' splits where these can be checked.
 # - STL10's number fits one channel. Prototypes and labels are not listed. Downloads are models.
-#
-# ## Exercises
-#
-# ```{exercise} Break even
-# :label: ex-comm-even
-#
-# *Easy, 10 minutes.*
-#
-# For which share $r$ does FedVCK upload as much as FedAvg on CIFAR-10? Leave out the rounding.
-# (To be checked: `even_share`, as a share, not in percent.)
-# ```
-#
-# ````{solution} ex-comm-even
-# :class: dropdown
-#
-# ```python
-# 10 * 4 * counted["cifar10"] / (facts.loc["cifar10", "images"] * pixels["cifar10"])
-# ```
-#
-# A share of 8.3%. The model's bytes do not depend on the data, the images' bytes do: on a small data set condensation
-# is cheap at any share, on a large one only at a small share.
-# ````
-
-# %% tags=["solution", "remove-cell"]
-all_pixels = facts.loc["cifar10", "images"] * pixels["cifar10"]
-even_share = 10 * 4 * counted["cifar10"] / all_pixels
-
-# %% name="ex-comm-even" tags=["check", "remove-cell"]
-images_sent = even_share * facts.loc["cifar10", "images"]
-models_sent = 10 * 4 * counted["cifar10"]
-assert abs(images_sent * pixels["cifar10"] / models_sent - 1) < 0.01, (
-    "the bytes of the images must equal those of ten models"
-)
-
-# %% [markdown]
-# ```{exercise} Many clients
-# :label: ex-comm-clients
-#
-# *Medium, 15 minutes.*
-#
-# What happens to the upload of FedVCK when the same data are spread over 100 clients with few images of a class each?
-# ```
-#
-# ```{solution} ex-comm-clients
-# :class: dropdown
-#
-# The least number of five images a class takes over: the upload is five times the number of pairs of client and class
-# that exist, as long as $r$ asks for no more than five of a class. With 100 clients that hold all ten classes these are
-# 5,000 images in every round.
-# ```

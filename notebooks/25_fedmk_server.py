@@ -320,7 +320,7 @@ bytes_by_kind(
 
 # %% [markdown]
 # LeNet is a very small network. With a larger one FedAvg would send more, and FedMK's uploads would stay as they are.
-# [A page of its own](26_fedmk_communication) works out the costs that the paper prints.
+# [A page of its own](26_communication) works out the costs that the paper prints.
 #
 # ## Take away
 #

@@ -315,7 +315,7 @@ show(bars(one, "accuracy (%)", "Teachers, their ensembles, and the student"))
 #
 # ## Take away
 #
-# - Networks stay at the clients. Images, answers and gradients travel, in every step; [bytes](49_fediod_communication)
+# - Networks stay at the clients. Images, answers and gradients travel, in every step; [bytes](26_communication)
 #   compares this with FedAvg.
 # - A good query image looks real, makes each teacher sure and the teachers differ {eq}`eq:iod-together`, and is hard
 #   for the student {eq}`eq:iod-generator`.

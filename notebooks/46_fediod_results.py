@@ -8,7 +8,7 @@
 # runs behind it. Table 6 is at [losses and weights](42_fediod_ablations), Table 7 beside the
 # [images](48_fediod_images), Table 5 at [privacy](43_fediod_privacy), Tables 2 to 4, 8 and 9 at [masks and
 # images](45_fediod_dense). Pages of their own have [the authors' code](44_fediod_paper_vs_released) and
-# [communication](49_fediod_communication).
+# [communication](26_communication).
 #
 # `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the one at which most is
 # measured.
