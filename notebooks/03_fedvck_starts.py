@@ -123,7 +123,7 @@ show(
 
 # %% [markdown]
 # Are they nearer to private images than to others of the same class that played no part? As on [the page on
-# copies](09_leakage):
+# copies](09_attacks):
 
 # %% tags=["hide-input"]
 asked = attacks.targets(client, Rng(seed).at("nearest"))

@@ -1,16 +1,13 @@
 # %% [markdown]
 # # FedVCK: privacy
 #
-# *Question:* can an attacker tell from what a client uploads whether an image was in its data, is that harder from
-# FedVCK's condensed images {cite:p}`fedvck` than from the models of FedAvg and others, and what do the paper's own
-# numbers say?\
-# *Time:* half a minute on one CPU core. *Data:* scikit-learn's digits for the runs; records for the tables.
+# *Question:* do condensed images give away less about who took part than models do, as FedVCK's paper {cite:p}`fedvck`
+# says?\
+# *Time:* some seconds on one CPU core. *Data:* records.
 #
-# The paper attacks both methods with LiRA {cite:p}`lira` (Tables 6 and 12) and concludes that condensed images preserve
-# privacy better. The attack was not released, and the paper states neither the number of shadow models nor the round.
-# Here one program attacks every method. The attacker is a server that follows the protocol and is curious. It knows the
-# method and what it sent, and it holds *targets*: images of which half are in a client's data and half are not, equally
-# many of each class. It wants to know which are which.
+# The paper attacks both with LiRA {cite:p}`lira` (Tables 6 and 12) and concludes that condensed images preserve privacy
+# better. [Attacks on what is sent](09_attacks) explains the attack and runs it live. The paper's attack was not released,
+# and the paper states neither the number of shadow models nor the round. Here one program attacks every method.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -25,259 +22,29 @@ if importlib.util.find_spec("core") is None:
     sys.path.insert(0, "fedcon-book")
 
 # %% tags=["parameters"]
-dataset = "digits"
-alpha = 0.5
-clients = 3
-fraction = 0.2
-local_epochs = 15
-iterations = 20
-shadows = 8
-seed = 0
-profile = "quick"
 shown = "best"
 
 # %% tags=["hide-input"]
 import math
 
-import numpy as np
 import pandas as pd
 
 from core.privacy import membership
-from core.privacy.membership import LikelihoodRatio
-from lab import attack as attacks
-from lab import make_clients
 from lab.forms import TABLES
 from lab.published import read_published
-from lab.report import lines, scatter, show, source, table
+from lab.report import table
 from lab.report.findings import findings_on
 from lab.report.frames import table_runs
-from lab.report.lesson import Lesson
 from lab.report.texts import Markdown
 
 best = None if shown == "best" else shown
 levels = best and [best]
-plan = LikelihoodRatio(shadows=shadows)
-
-# %%
-lesson = Lesson(
-    profile,
-    "fedavg",
-    dataset=dataset,
-    alpha=alpha,
-    clients=clients,
-    rounds=1,
-    seed=seed,
-    model_options={"width": 16},
-    train_fraction=fraction,
-    own={
-        "fedavg": {"local_steps": None, "local_epochs": local_epochs},
-        "fedvck": {
-            "iterations": iterations,
-            "image_lr": 1.0,
-            "clip_norm": 30.0,
-            "server_steps": 20,
-        },
-    },
-)
-task = lesson.task
-runs = {
-    "FedAvg": lesson.experiment("fedavg"),
-    "FedVCK": lesson.experiment("fedvck"),
-}
-
-# %% [markdown]
-# ## The likelihood ratio
-#
-# A model is surer of images that it was trained on. But some images are easy for every model, so confidence alone says
-# little. LiRA asks how sure a model is *compared with models that saw this image and models that did not*. Confidence is
-# measured as log odds of the probability $p$ that the model gives to the true class, a softmax of its logits,
-#
-# $$
-# \phi(x) = \log \frac{p}{1 - p}, \qquad p = p(x)_y ,
-# $$ (eq:pri-confidence)
-#
-# which is about normal where $p$ itself is crowded near 1.
-
-# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(membership.confidence)
-
-# %% [markdown]
-# The attacker draws shadow data sets. Each holds what it knows of the client, and a random half of the targets; so each
-# target is inside one half of the shadow models and outside the others. With the mean and the variance of $\phi$ on
-# both sides, the attack scores a target by
-#
-# $$
-# \begin{aligned}
-# \Lambda_\text{online} &= \log \frac{\mathcal N(\phi(x);\ \mu_\text{in}, \sigma_\text{in}^2)}
-# {\mathcal N(\phi(x);\ \mu_\text{out}, \sigma_\text{out}^2)}, \\
-# \Lambda_\text{offline} &= \log \Pr\bigl[Z \le \phi(x)\bigr],\quad Z \sim \mathcal N(\mu_\text{out}, \sigma_\text{out}^2) ,
-# \end{aligned}
-# $$ (eq:pri-ratio)
-#
-# where $\phi(x)$ is the confidence of the model that is attacked. Offline needs no shadow model with the image. The two
-# variances are each one number for all targets, as LiRA's authors advise for fewer than 64 shadow models.
-
-# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(membership.likelihood_ratios)
-
-# %% [markdown]
-# ## What is attacked
-#
-# FedAvg uploads a model; FedVCK uploads images. What can an attacker make of one upload? *What the server of the method
-# makes of it when it is the only one.* Of a model, that is the model itself; of condensed images, a model trained on
-# them with the method's own recipe. So a shadow run is nothing new: a round of the method, with other data in the
-# client's place. The attack is on the first round. Its uploads depend on one client's data and on no other's.
-
-# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(attacks.confidences)
-
-# %%
-found = {
-    name: attacks.attack(
-        run.new_algorithm(),
-        task,
-        make_clients(run, task),
-        run.seed,
-        plan,
-    )
-    for name, run in runs.items()
-}
-
-# %% [markdown]
-# ### One image at a time
-#
-# Some targets of one client of FedAvg, from the one at which shadow models trained with it and without it differ most
-# to the one at which they differ least. Where they are clouds of their own, the attacked model's mark should
-# belong to the right one; where they overlap there is nothing to see. So few images and epochs give away little.
-
-# %% tags=["hide-input"]
-evidence = found["FedAvg"].clients[0].evidence
-seen = pd.DataFrame(evidence.shadows).melt(
-    var_name="image", value_name="log odds"
-)
-inside = pd.DataFrame(evidence.inside).melt()["value"]
-seen["label"] = np.where(inside, "with it", "without it")
-apart = seen.pivot_table("log odds", "image", "label").T.diff().iloc[-1].abs()
-ranked = apart.sort_values(ascending=False).index
-some = ranked[np.linspace(0, len(ranked) - 1, 6).astype(int)]
-attacked = pd.DataFrame(
-    {
-        "image": some,
-        "log odds": evidence.target[some],
-        "label": np.where(
-            evidence.member[some], "attacked: member", "attacked: no member"
-        ),
-    }
-)
-points = pd.concat([seen[seen["image"].isin(some)], attacked])
-points["image"] = points["image"].map(
-    {t: place for place, t in enumerate(some)}
-)
-show(
-    scatter(
-        points,
-        "image",
-        "log odds",
-        xlabel="six targets, from the clearest to the least clear",
-        title="How sure models are of an image",
-    )
-)
-
-# %% [markdown]
-# ## FedAvg and FedVCK, live
-#
-# The area under the ROC curve (AUC) is the chance that a member scores higher than another image; 0.5 is guessing. The
-# paper reports, over clients, its maximum, its mean, and the *defence rate*, the share of clients with an AUC of at most
-# 0.5, where lower values count as 0.5.
-
-# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(membership.defence)
-
-# %% tags=["hide-input"]
-live = pd.DataFrame(
-    {
-        name: membership.defence([one.auc for one in outcome.clients.values()])
-        | {
-            "AUC of the server's model": outcome.server.auc,
-            **{
-                f"AUC of client {k}": one.auc
-                for k, one in outcome.clients.items()
-            },
-        }
-        for name, outcome in found.items()
-    }
-)
-live.T.round(3)
-
-# %% [markdown]
-# An average over all images hides what hurts: a few members that are found *for certain*. Carlini et al. therefore ask
-# how many members are found while hardly any other image is accused, and draw both rates on logarithmic axes.
-
-# %%
-axes, rocs = ("others accused", "members found", "label"), []
-for name, outcome in found.items():
-    together = outcome.together()
-    wrong, right = membership.roc(together.online, together.member)
-    rocs.append(
-        pd.DataFrame(dict(zip(axes, (wrong, right, name), strict=True)))
-    )
-least = 1 / (~together.member).sum()
-rocs.append(
-    pd.DataFrame([[least] * 2 + ["chance"], [1, 1, "chance"]], columns=axes)
-)
-curves = pd.concat(rocs)
-curves = curves[(curves[list(axes[:2])] > 0).all(axis=1)]
-show(lines(curves, *axes, log="xy", title="Uploads of all clients"))
-
-# %% [markdown]
-# Balanced targets flatter the attacker. In truth few people are in a hospital's data. If a client holds a tenth of all
-# those whom the attacker may ask about, what share of those whom it accuses are members?
-
-# %% tags=["hide-input"]
-rates = {}
-for name, outcome in found.items():
-    together = outcome.together()
-    wrong, right = membership.roc(together.online, together.member)
-    for rate in (0.01, 0.1):
-        accused, known = (one[wrong <= rate].max() for one in (wrong, right))
-        rates[name, f"{rate:.0%}"] = {
-            "others accused": accused,
-            "members found": known,
-            "precision, balanced": membership.precision(known, accused, 0.5),
-            "precision, one in ten": membership.precision(known, accused, 0.1),
-        }
-pd.DataFrame(rates).T.rename_axis(["method", "at most"]).round(3)
 
 # %% [markdown]
 # ## What chance gives
 #
-# An attack that knows nothing is right about half of the time, and not exactly half. On a client with $n$ members and as
-# many others its AUC has the variance of the statistic of Mann and Whitney,
-#
-# $$
-# \mathrm{Var} = \frac{2 n + 1}{12 n^2} .
-# $$ (eq:pri-chance)
-#
-# Raising what is below 0.5 to 0.5 lifts the mean, and the maximum over clients is higher still. And the defence rate of
-# an attack that knows *nothing at all* is one half, not one.
-
-# %% mystnb={"code_prompt_show": "Show it in core"} tags=["hide-cell"]
-source(membership.defence_by_chance)
-
-# %% tags=["hide-input"]
-sizes = {
-    name: [int(one.member.sum()) for one in outcome.clients.values()]
-    for name, outcome in found.items()
-}
-pd.DataFrame(
-    {
-        f"{name}, by chance": membership.defence_by_chance(n)
-        for name, n in sizes.items()
-    }
-).T.round(3)
-
-# %% [markdown]
-# Now the paper's numbers, on OrganS with ten clients. The paper does not print how many targets an attack was tested on,
+# An attack that knows nothing has a mean AUC above 0.5 and a defence rate of one half {eq}`eq:pri-chance`. Beside that,
+# the paper's numbers, on OrganS with ten clients. The paper does not print how many targets an attack was tested on,
 # so there are two readings: *all* images of a client, or *few*, namely so many that chance alone gives FedVCK's printed
 # mean.
 
@@ -399,52 +166,6 @@ by.mean().assign(seeds=by.size()).round(3)
 #
 # ## Take away
 #
-# - Membership is judged by image: easy ones are easy for every model {eq}`eq:pri-ratio`.
+# - An attack that knows nothing has a defence rate of one half; the reported rates are to be read beside that.
 # - One program attacks models and condensed images: what an attacker makes of an upload is what the server makes of it.
-# - An attack that knows nothing has a defence rate of one half, and a mean above 0.5 {eq}`eq:pri-chance`.
-# - [The next page](09_leakage) asks whether condensed images are copies, and what a gradient gives away.
 # - That no attack of one kind succeeds is no proof. Only [differential privacy](43_fediod_privacy) bounds all of them.
-#
-# ## Exercises
-#
-# ```{exercise} More epochs
-# :label: ex-pri-epochs
-#
-# *Medium, 20 minutes.*
-#
-# Does FedAvg give more away when clients pass over their data more often?
-# ```
-#
-# ````{solution} ex-pri-epochs
-# :class: dropdown
-#
-# ```python
-# for epochs in (5, 20, 60):
-#     run = lesson.experiment("fedavg", local_epochs=epochs)
-#     outcome = attacks.attack(run.new_algorithm(), task, make_clients(run, task), seed, plan)
-#     print(epochs, round(outcome.together().auc, 3))
-# ```
-#
-# Yes, the area grows with the epochs: what is learnt by heart can be found. With so few images look at the trend.
-# ````
-#
-# ```{exercise} Real images in the place of condensed ones
-# :label: ex-pri-random
-#
-# *Medium, 20 minutes.*
-#
-# What does the attack say of random images of one's own (`random_selection`, `images_per_class=5, server_epochs=20`)?
-# ```
-#
-# ````{solution} ex-pri-random
-# :class: dropdown
-#
-# ```python
-# run = lesson.experiment("random_selection", images_per_class=5, server_epochs=20)
-# outcome = attacks.attack(run.new_algorithm(), task, make_clients(run, task), seed, plan)
-# together = outcome.together()
-# together.auc, membership.true_positives(together.online, together.member, 0.01)
-# ```
-#
-# Most members are not sent, so the area is that of a guess. Those that are sent can be seen by all, without a model.
-# ````

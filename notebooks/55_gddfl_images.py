@@ -81,7 +81,7 @@ table("gddfl", "ladder", best)
 #
 # Does the laptop budget hold the images back? Its encoder has 32 channels and 16 real images of a class in a batch; the
 # wide one has 128 and 64 (the paper has batches of 64 and gives no width). Would images do better if they started as
-# random real ones? (Then they [show them](09_leakage); *not moved* sends them as they are.) Each row minus *R.S.@40*,
+# random real ones? (Then they [show them](09_attacks); *not moved* sends them as they are.) Each row minus *R.S.@40*,
 # with 90% intervals over paired seeds; 300 update steps:
 
 # %%
