@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Quick start: a federated run in five minutes
 #
-# *Question:* what happens in federated learning, from the data to a record?\
+# *Question:* what happens in federated learning, from the data to a result?\
 # *Time:* under a minute on two CPU cores. *Data:* scikit-learn's handwritten digits, nothing to download.
 #
 # Several clients hold different images. They train one network together, and no image leaves a client. The cell that
@@ -36,8 +36,8 @@ from lab.report import curves, partition_plot, show
 # %% [markdown]
 # ## Who holds what
 #
-# An experiment is plain data: an algorithm, a data set, a way to hand out the data, and a seed. The profile fills in
-# the rest, such as the width of the network.
+# An experiment is plain data: an algorithm, a data set, a way to hand out the data, and a seed. The *profile* says how
+# much is computed; it fills in the rest, such as the width of the network.
 
 # %%
 experiment = apply(
@@ -110,7 +110,7 @@ f"accuracy after round {rounds}: {record.metrics['accuracy']:.1%}"
 #
 # Everything that crosses the network passes through a ledger, which counts bytes by kind of content. Here the models
 # travel, not the images: `parameters`, and `buffers`, the running statistics of batch norm. `meta` is the number of
-# samples behind a model.
+# samples that a model was trained on.
 
 # %%
 import pandas as pd
@@ -132,7 +132,7 @@ sent.rename_axis("bytes of the whole run")
 # ## Take away
 #
 # - A federated run is a loop of rounds: send, train, send back, combine.
-# - Unequal clients (small `alpha`) make it slow and rough; the next chapter measures why.
+# - Unequal clients (small `alpha`) make it slow and rough; [the next page](01_federated_learning) measures why.
 # - The ledger counts what travels. The methods of this book send images or answers in place of models, which can be less
 #   or far more.
 #
@@ -150,5 +150,5 @@ sent.rename_axis("bytes of the whole run")
 #
 # With nearly equal clients the averaged model is there a round or a few earlier, stays, and ends far higher; with
 # unequal ones it can fall back. Try other seeds too, for one run is one draw of clients. Clients that are alike pull
-# the model in more similar directions, which the next chapter measures, so averaging loses less.
+# the model in more similar directions, which [the next page](01_federated_learning) measures, so averaging loses less.
 # ```
