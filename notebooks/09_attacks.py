@@ -231,9 +231,9 @@ show(image_rows(rows, "Condensed images of one client"))
 
 # %% [markdown]
 # Some image is always nearest. The question is whether private images are nearer than images of the same class that
-# played no part. Nearness is the peak signal-to-noise ratio (PSNR), larger where images are more alike. *share* is the
-# share of condensed images whose nearest is private, *chance* the probability of at least this share if private and
-# other images changed places at random. The control is what copies look like: private images with noise.
+# played no part. Nearness is the peak signal-to-noise ratio (PSNR), larger where images are more alike. The *probability
+# by chance* is that of at least this share if private and other images changed places at random. The control is what
+# copies look like: private images with noise.
 
 # %%
 asked = attacks.targets(client, Rng(seed).at("nearest"))

@@ -153,7 +153,7 @@ u = any((chosen.mimic, chosen.confidence, chosen.uniqueness, chosen.balance))
 P = pixels
 formula = 4 * len(run.clients) * T * N * ((P + u * C) + (C + P) + s * (P + C))
 sent = pd.DataFrame(run.record.bytes).sum(axis=1)  # by kind, both ways
-formula, sent.sum() - sent.reindex(["counts", "meta"]).sum()
+formula, int(sent.sum() - sent.reindex(["counts", "meta"]).sum())
 
 # %% [markdown]
 # Figure 8 of FedIOD's paper asks how many bytes a method needs for an accuracy, and says that FedIOD needs no more than
@@ -165,8 +165,9 @@ both = [averaged.record, run.record]
 show(curves(both, x="megabytes", title=asked.title, log="x"))
 
 # %% [markdown]
-# Here a round of FedAvg is cheap, because the network is small. On the records of Table 1 with a small ResNet-8 FedAvg
-# is the cheaper one as well; most accuracies there are near chance level, so Figure 8 is not tested by them.
+# So few steps teach FedIOD's student nothing yet, and a round of FedAvg is cheap, because the network is small. On the
+# records of Table 1, with a small ResNet-8, FedAvg is the cheaper one as well. Most accuracies there are near chance
+# level, so they do not test Figure 8.
 #
 # ## Which is cheap?
 #
