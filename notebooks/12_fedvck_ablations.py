@@ -193,7 +193,7 @@ show(
 
 # %% [markdown]
 # The loss falls far in each round, with and without the constraints. (The two look at differently normalised features:
-# [compare how they fall, not their heights](07_condensed_images).) What the models learned meanwhile:
+# [compare how they fall, not their heights](10_dataset_condensation).) What the models learned meanwhile:
 
 # %%
 pd.DataFrame(

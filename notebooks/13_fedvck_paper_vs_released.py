@@ -248,7 +248,7 @@ pd.Series(fading).map("{:.0e}".format).to_frame("weight of L_rc").T
 # - *Kept rounds* (Eq. 16): the server trains on the images of the last $\max(10, R / 2)$ rounds.
 # - *Hard negatives* (Eq. 13): from round 1 on a class is among its own negatives.
 # - *Wire*: the code hands over 32-bit numbers in memory; at a byte a pixel, as Table 9 counts, what noise left beyond
-#   black or white is [cut off](07_condensed_images).
+#   black or white is [cut off](10_dataset_condensation).
 
 # %%
 source(find("fedvck").Settings.released)
