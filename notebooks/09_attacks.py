@@ -255,7 +255,9 @@ rows = {
     for name, pair in compared.items()
 }
 distance = {
-    name: fid(private[0], pair[0].clamp(0, 1), RandomFeatures(task.dataset.channels))
+    name: fid(
+        private[0], pair[0].clamp(0, 1), RandomFeatures(task.dataset.channels)
+    )
     for name, pair in compared.items()
 }
 pd.DataFrame(rows).T.assign(**{"Fréchet distance": distance}).round(3)
