@@ -135,7 +135,7 @@ crossing.value_counts(sort=False).rename("messages").reset_index()
 # $$ (eq:iod-gan)
 #
 # So $D_k(x)$ says how *generated* $x$ looks: low on real images, high on generated ones. The paper does not bound it;
-# here it is a sigmoid. $\pi_k$ stands before the real images only, so a client with few of them is hardly asked to tell
+# here it is a sigmoid. $\pi_k$ is before the real images only, so a client with few of them is hardly asked to tell
 # them apart. An exercise finds the best $D_k$.
 
 # %%

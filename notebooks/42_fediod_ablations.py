@@ -7,7 +7,7 @@
 #
 # The generator minimises a sum of four terms {eq}`eq:iod-generator`, and the student learns from an ensemble with
 # weights by class and input {eq}`eq:iod-importance`. Each term and factor is a setting of one algorithm. First we take
-# them apart with all networks held; then come the paper's Table 6 and variants that learn.
+# them apart with all networks fixed; then come the paper's Table 6 and variants that learn.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -197,7 +197,7 @@ show(
 source(distillation.class_input_importance)
 
 # %% [markdown]
-# With the images held, fresh students learn what the ensemble says, by each kind of weight and at two temperatures:
+# With the images fixed, fresh students learn what the ensemble says, by each kind of weight and at two temperatures:
 # about images from the end of the full run, and about real ones, which nobody has in FedIOD. Test accuracy in percent:
 
 # %%
@@ -220,12 +220,12 @@ def student(inputs, weights, tau):
 
 order = Rng(seed).at("held").generator()
 some = torch.randperm(len(train_set), generator=order)[:600]
-held = {
+queries = {
     "generated": task.dataset.standardise(lesson.pictures(full.state, 600)),
     "real": task.inputs(train_set.images[some]),
 }
 grid = {}
-for images, inputs in held.items():
+for images, inputs in queries.items():
     weights = {
         "sizes": pi[:, None, None],
         "class ratio": by_class,
@@ -279,7 +279,7 @@ show(
 # How much of this arrives in a run? The factor $D_k(x) / \mathbb{E} D_k$ on the generated images of the full run:
 
 # %%
-factor = how_generated(held["generated"]) / on_real[:, None]
+factor = how_generated(queries["generated"]) / on_real[:, None]
 pd.DataFrame(
     {
         "pi_k": pi,
@@ -450,7 +450,7 @@ table("fediod", "arms", best)
 # It does: the constant $b$ of teacher $k$ enters class $c$ as $\pi_k^c b$, which differs between classes.
 #
 # ```python
-# z = answers(teachers, held["generated"])
+# z = answers(teachers, queries["generated"])
 # lifted = z.clone()
 # lifted[0] += 10
 # before, after = (distillation.ensemble_logits(one, by_class).argmax(1) for one in (z, lifted))

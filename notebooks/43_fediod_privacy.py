@@ -256,14 +256,14 @@ show(
 # ## Table 5
 #
 # FedIOD beside FedKD {cite:p}`fedkdgong` under four budgets, on CIFAR-10. The paper names PATE {cite:p}`pate` for
-# logits: each teacher votes for one class, noise is added to the votes, and only the winner is told,
+# logits: each teacher votes for one class, noise is added to the votes, and only the winner is sent,
 #
 # $$
 # \hat y(x) = \arg\max_c \Bigl\{ \sum_{k=1}^K \mathbb{1}\bigl[\arg\max_j z_k^j(x) = c\bigr]
 # + \mathcal{N}(0, \sigma_v^2) \Bigr\} .
 # $$ (eq:iop-votes)
 #
-# FedIOD cannot use it as it stands: a vote is a class, and its Eq. 3, 4 and 9 need probabilities and logits. So here
+# FedIOD cannot use it as it is: a vote is a class, and its Eq. 3, 4 and 9 need probabilities and logits. So here
 # FedIOD noises logits, and FedKD, which asks about public images once, takes votes. Nor does $\varepsilon$ protect the
 # same: with FedIOD it is that of each client's uploads, with FedKD that of the *sum* of all votes.
 

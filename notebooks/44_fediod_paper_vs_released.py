@@ -48,7 +48,7 @@ from lab.report.results import by_seed, gains, spreads
 
 best = None if shown == "best" else shown
 Settings = find("fediod").Settings
-printed, released = Settings(), Settings.released()
+paper, code = Settings(), Settings.released()
 lesson = small_lesson(
     profile,
     {"distill_steps": steps, "scored_images": 0},
@@ -189,19 +189,19 @@ images, pulls = lesson.pictures(runs["without"].state, 64), {}
 terms = {
     "confidence": (
         lambda q: distillation.confidence_loss(q, pi),
-        (printed.confidence, released.confidence),
+        (paper.confidence, code.confidence),
     ),
     "uniqueness, paper": (
         lambda q: -distillation.jensen_shannon(q, pi).mean(),
-        (printed.uniqueness, 0.0),
+        (paper.uniqueness, 0.0),
     ),
     "uniqueness, code": (
         lambda q: distillation.reversed_divergence(q).mean(),
-        (0.0, released.uniqueness),
+        (0.0, code.uniqueness),
     ),
     "balance": (
         lambda q: distillation.balance_loss(q, pi),
-        (printed.balance, released.balance),
+        (paper.balance, code.balance),
     ),
 }
 for name, (loss, (ours, theirs)) in terms.items():
@@ -215,7 +215,7 @@ pd.DataFrame(pulls).T.round(2)
 # %% [markdown]
 # ## The adversarial loss
 #
-# Eq. 2 is linear in $D_k$, and $\pi_k$ stands before the real images. The released code has the usual cross-entropy, and
+# Eq. 2 is linear in $D_k$, and $\pi_k$ is before the real images. The released code has the usual cross-entropy, and
 # $\pi_k$ before the generator's loss. With densities $P_k$ of client $k$'s images and $P_g$ of generated ones, $D_k$ of
 # the paper minimises
 #
@@ -266,7 +266,7 @@ draws = Rng(seed).at("logits").generator()
 z, z_hat = 4 * torch.randn(
     2, 64, lesson.task.dataset.num_classes, generator=draws
 )
-tau, gap = released.tau, z_hat - z
+tau, gap = code.tau, z_hat - z
 centred = gap - gap.mean(1, keepdim=True)
 single = tau**2 * functional.kl_div(
     (z_hat / tau).log_softmax(1), (z / tau).softmax(1), reduction="batchmean"

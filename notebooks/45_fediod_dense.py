@@ -7,7 +7,7 @@
 # *Learn first:* [FedIOD](41_fediod).
 #
 # In segmentation a network answers for every pixel: background, the inside of a nucleus, or its rim. The rim is a class
-# of its own so that nuclei that touch can be told apart. Nothing in FedIOD's equations {eq}`eq:iod-generator`,
+# of its own so that nuclei that touch can be kept apart. Nothing in FedIOD's equations {eq}`eq:iod-generator`,
 # {eq}`eq:iod-importance` asks for one answer per image, so each pixel is a prediction.
 #
 # One thing is new. Noise is a poor start for an image of tissue, so the generator is given a **label map** and paints an
@@ -108,7 +108,7 @@ show(image_rows(rows, "A column for each site", inches=1))
 
 # %% [markdown]
 # No network crosses the network. But in each step images and answers for all their pixels go back and forth, and the
-# masks of the clients' patients are told to the server, which averaging never does.
+# masks of the clients' patients are sent to the server, which averaging never does.
 #
 # ## Tables 3, 4 and 8: nuclei
 #
@@ -174,7 +174,7 @@ pd.crosstab(frame["table"], frame["verdict"])
 #
 # *Easy, 10 minutes.*
 #
-# In `nuclei_drawn`, what Dice and what AJI does the *true* mask get, without its instance numbers, when nuclei are told
+# In `nuclei_drawn`, what Dice and what AJI does the *true* mask get, without its instance numbers, when nuclei are kept
 # apart by their rims? Use `task.objects` and `core.metrics.objects` on the masks of the test set, one of each site.
 # ```
 #
