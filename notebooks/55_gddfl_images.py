@@ -79,10 +79,10 @@ table("gddfl", "ladder", best)
 #
 # ## Encoder and initialisation
 #
-# Does the laptop budget hold the images back? Its encoder has 32 channels and 16 real images of a class in a batch; the
-# wide one has 128 and 64 (the paper has batches of 64 and gives no width). Would images do better if they started as
-# random real ones? (Then they [show them](09_attacks); *not moved* sends them as they are.) Each row minus *R.S.@40*,
-# with 90% intervals over paired seeds; 300 update steps:
+# Does the laptop budget hold the images back? The wide encoder has four times its channels and batches of real images
+# as large as the paper's. Would images do better if they started as random real ones? (Then they [show
+# them](09_attacks); *not moved* sends them as they are.) Each row minus *R.S.@40*, with 90% intervals over paired
+# seeds:
 
 # %%
 xlabel = "AUC minus that of as many real images (points)"
