@@ -6,7 +6,7 @@
 #
 # How the method works is in [the lesson](41_fediod). Here are the paper's main claims, its Table 1, and what came of the
 # runs behind it. Table 6 is at [losses and weights](42_fediod_ablations), Table 7 beside the
-# [images](48_fediod_images), Table 5 at [privacy](43_fediod_privacy), Tables 2 to 4, 8 and 9 at [masks and
+# [scores of images](48_fediod_images), Table 5 at [privacy](43_fediod_privacy), Tables 2 to 4, 8 and 9 at [masks and
 # images](45_fediod_dense). Pages of their own have [the authors' code](44_fediod_paper_vs_released) and
 # [communication](26_communication).
 #
