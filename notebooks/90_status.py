@@ -20,24 +20,24 @@ if importlib.util.find_spec("core") is None:
     sys.path.insert(0, "fedcon-book")
 
 # %%
+import attrs
 import numpy as np
 import pandas as pd
 
 from core.data import available
+from lab import TableSpec, records
 from lab.report import (
     by_paper,
     directions,
     expected_verdicts,
+    method_name,
     orders,
     progress,
-    records_apart,
-    records_summary,
-    table_frame,
     versions,
 )
-from lab.report.intervals import OUTCOMES, Comparison
+from lab.report.intervals import OUTCOMES
 from lab.report.style import sentences
-from lab.report.verdict import margin
+from lab.report.verdict import compare, judge, values
 
 # %% [markdown]
 # Every number that the papers print, by what came out for it: each column adds up to the last line. Costs follow from
@@ -105,39 +105,25 @@ error = pd.DataFrame(
 # table has how many cells have each verdict, and would have if a print without a deviation were a single run, or exact:
 
 # %%
-frames = [table_frame("fedvck", 11, "converged")]
-frames += [table_frame("fedmk", number, "paper") for number in range(1, 7)]
-cells = pd.concat(frames, ignore_index=True)
-cells = cells[cells["verdict"].isin(OUTCOMES) & (cells["unit"] == "percent")]
-print(
-    f"{len(cells)} verdicts: some {0.05 * len(cells):.0f} false ones each way"
-)
-
-
-def counted(**other):
-    """Verdicts where a print without a deviation is taken otherwise."""
-    said = [
-        Comparison(
-            cell.measured,
-            cell.std,
-            cell.seeds,
-            cell.printed,
-            None if pd.isna(cell.printed_std) else cell.printed_std,
-            margin(cell.printed, "percent"),
-            **(other if pd.isna(cell.printed_std) else {}),
-        ).outcome
-        for cell in cells.itertuples()
-    ]
-    return pd.Series(map(str, said)).value_counts()
-
-
-pd.DataFrame(
-    {
-        "three runs, as here": cells["verdict"].value_counts(),
-        "one run": counted(printed_seeds=1),
-        "exact": counted(printed_seeds=10**9),
-    }
-).reindex(OUTCOMES).fillna(0).astype(int)
+known, rows = records(), []
+for paper, profile in (("fedmk", "paper"), ("fedvck", "converged")):
+    for spec in TableSpec.of_paper(paper):
+        cells = spec.cells(profile) if spec.table.isdigit() else []
+        for cell, judged in zip(cells, judge(cells, known), strict=True):
+            if judged.verdict in OUTCOMES and cell.metric == "accuracy":
+                found = [*values(cell, known).values()]
+                printed, std = cell.published.value, cell.published.spread
+                by = compare(printed, found, "percent", std, looks=cell.looks)
+                other = [
+                    by if std is not None else attrs.evolve(by, printed_seeds=n)
+                    for n in (1, 10**9)
+                ]
+                rows.append(
+                    [judged.verdict, *(str(one.outcome) for one in other)]
+                )
+said = pd.DataFrame(rows, columns=["three runs, as here", "one run", "exact"])
+print(f"{len(said)} verdicts: some {0.05 * len(said):.0f} false ones each way")
+said.apply(pd.Series.value_counts).reindex(OUTCOMES).fillna(0).astype(int)
 
 # %% [markdown]
 # No paper says whether its deviations divide by the number of runs or by one less. If by the number, those of three runs
@@ -146,19 +132,25 @@ pd.DataFrame(
 # %% [markdown]
 # ## Records
 #
-# What was run so far: number of runs, and mean minutes and MB sent (up and down, all clients) of one run.
+# What was run so far: number of runs, and mean minutes and MB sent (up and down, all clients) of one run. A record that an
+# error in the program spoiled is taken back; the history of the repository says why. All others stay. No table shows, and
+# no total counts, tries of hyper-parameters that gave way to others, and runs from before a table was changed.
 
 # %% tags=["hide-output"]
-records_summary().round(2).set_index(["method", "dataset", "profile"])
-
-# %% [markdown]
-# A record that an error in the program spoiled is taken back; the history of the repository says why. All others stay.
-# Those below are shown by no table, and no total counts them: tries of hyper-parameters that gave way to others, and
-# runs from before a table or a profile was changed.
-
-# %% tags=["hide-output"]
-apart = records_apart()
-records_summary(apart).round(2).set_index(["method", "dataset", "profile"])
+shown = TableSpec.ids()
+runs = pd.DataFrame(
+    {
+        "in a table": name in shown,
+        "method": method_name(record.experiment.algorithm),
+        "dataset": record.experiment.dataset,
+        "profile": record.experiment.profile,
+        "minutes": record.seconds / 60,
+        "MB sent": record.sent() / 2**20,
+    }
+    for name, record in records().items()
+)
+by = runs.groupby(["in a table", "method", "dataset", "profile"])
+by[["minutes", "MB sent"]].mean().round(2).assign(runs=by.size())
 
 # %% [markdown]
 # ## Data sets

@@ -19,8 +19,6 @@ from lab.report.listing import source
 from lab.report.status import (
     coverage,
     progress,
-    records_apart,
-    records_summary,
     versions,
 )
 from lab.report.tables import table
@@ -43,8 +41,6 @@ __all__ = [
     "orders",
     "partition_plot",
     "progress",
-    "records_apart",
-    "records_summary",
     "scatter",
     "show",
     "source",

@@ -10,10 +10,9 @@ import pandas as pd
 
 from lab import Record, TableSpec, records
 from lab.report import style
-from lab.report.charts import method_name
 from lab.report.frames import table_frame
 from lab.report.tables import heading
-from lab.report.verdict import MB, VERDICTS
+from lab.report.verdict import VERDICTS
 
 #: what a run needs, and what the book is built with
 PACKAGES = (
@@ -68,40 +67,3 @@ def versions() -> pd.DataFrame:
     found = {one.name.lower(): one.version for one in importlib.metadata.distributions()}
     rows += [(name, found.get(name.lower(), "not installed")) for name in PACKAGES]
     return pd.DataFrame(rows, columns=["package", "version"])
-
-
-def records_apart(measured: Mapping[str, Record] | None = None) -> dict[str, Record]:
-    """The complete records, by default the book's, that no table shows: tries that gave way to others, and
-    runs of what a table once was. They stay, and count in no total.
-    """
-    known, shown = records() if measured is None else measured, TableSpec.ids()
-    return {name: record for name, record in known.items() if name not in shown}
-
-
-def records_summary(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """Records, by default those of the book that a table shows, by method, data set and profile: `runs`, mean
-    `minutes` and `MB sent` (2^20 bytes) of one run, and the `device`s they were measured on.
-    """
-    known = measured
-    if known is None:
-        book = records()
-        known = {name: book[name] for name in book.keys() - records_apart(book).keys()}
-    groups = ["method", "dataset", "profile"]
-    rows = pd.DataFrame(
-        [
-            (
-                method_name(record.experiment.algorithm),
-                record.experiment.dataset,
-                record.experiment.profile,
-                record.seconds / 60,
-                record.sent() / MB,
-                str(record.environment.get("device", "")),
-            )
-            for record in known.values()
-        ],
-        columns=[*groups, "minutes", "MB sent", "device"],
-    )
-    by = rows.groupby(groups)
-    device = by["device"].agg(lambda of: ", ".join(sorted(set(of))))
-    means = by[["minutes", "MB sent"]].mean()
-    return by.size().rename("runs").to_frame().join([means, device]).reset_index()

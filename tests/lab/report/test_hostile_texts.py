@@ -159,7 +159,6 @@ def test_texts_of_summaries(spec):
     known = measured(spec)
     pages = {
         "title": [status.progress(measured=known)._repr_html_(), status.coverage(measured=known)],
-        "device": [status.records_summary(known)],
         "row": [
             tables.table_frame("fedvck", 99, "laptop", known),
             results.table_runs("fedvck", 99, measured=known),

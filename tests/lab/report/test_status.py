@@ -9,12 +9,10 @@ import attrs
 import pytest
 
 from core.errors import InputError
-from lab import Experiment, TableSpec
+from lab import TableSpec
 from lab.report.status import (
     coverage,
     progress,
-    records_apart,
-    records_summary,
     versions,
 )
 from lab.report.tables import heading
@@ -82,36 +80,6 @@ def test_progress_shows_every_table_and_only_verdicts_that_occur():
 def test_an_unknown_paper_is_refused():
     with pytest.raises(InputError, match="fedvck"):
         coverage("fedvkc")
-
-
-def test_records_are_summed_by_method_data_set_and_profile():
-    runs = [
-        Experiment(algorithm="fedavg", dataset="digits", seed=seed, profile="quick")
-        for seed in (0, 1)
-    ]
-    summary = records_summary({run.id: record(run, seconds=60.0 * (1 + run.seed)) for run in runs})
-    assert summary.to_dict("records") == [
-        {
-            "method": "FedAvg",
-            "dataset": "digits",
-            "profile": "quick",
-            "runs": 2,
-            "minutes": 1.5,
-            "MB sent": 2.0,
-            "device": "cpu",
-        }
-    ]
-    assert records_summary({}).empty
-
-
-def test_a_record_that_no_table_shows_stands_apart_and_is_not_counted(monkeypatch):
-    (shown, *_) = TableSpec.find("fedvck", 13).cells("quick")[0].experiments
-    other = Experiment(algorithm="fedavg", dataset="digits", rounds=77)
-    runs = {run.id: record(run) for run in (shown, other)}
-    assert list(records_apart(runs)) == [other.id]
-    monkeypatch.setattr("lab.report.status.records", lambda: runs)
-    assert records_summary()["runs"].sum() == 1
-    assert records_summary(records_apart())["runs"].sum() == 1
 
 
 def test_versions_are_those_installed():
