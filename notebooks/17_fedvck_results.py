@@ -10,7 +10,7 @@
 # [communication](14_fedvck_communication) and [privacy](16_fedvck_privacy) have pages of their own, and so have [the
 # rivals](19_baselines_results).
 #
-# `shown` is the profile that the tables show; "best" is the one at which most is measured.
+# `shown` is the profile that the tables show; "best" is the best budget that is measured.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.

@@ -6,7 +6,7 @@
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # [Another page](15_baselines) says what the methods do, and [FedVCK's own results](17_fedvck_results) judge the lead
-# over them. `shown` is the profile that the tables show; "best" is the one at which most is measured.
+# over them. `shown` is the profile that the tables show; "best" is the best budget that is measured.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.

@@ -8,8 +8,8 @@
 # paper's Tables 1, 3 and 4 and its Figure 2, and how they were measured. [What is sent](26_communication) and the
 # [ablations](21_fedmk_ablations) have pages of their own.
 #
-# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the one at which most is
-# measured.
+# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the best budget that
+# is measured.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.

@@ -8,7 +8,7 @@
 # precision and recall mean](34_gddfl_averaging) in it has a page of its own, and so have [update steps and
 # initialisation](55_gddfl_images) and [the shift](31_gddfl_shift), with the authors' later program.
 #
-# `shown` is the profile that the tables show; "best" is the one at which most is measured.
+# `shown` is the profile that the tables show; "best" is the best budget that is measured.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.

@@ -10,8 +10,8 @@
 # images](45_fediod_dense). Pages of their own have [the authors' code](44_fediod_paper_vs_released) and
 # [communication](26_communication).
 #
-# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the one at which most is
-# measured.
+# `shown` is the profile that the tables show: "quick", "laptop", "paper", or "best" for the best budget that
+# is measured.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
