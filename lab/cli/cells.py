@@ -172,12 +172,12 @@ def _found(cell: str, profile: str | None, known: Any) -> tuple[Any, list[Any]]:
     cells that the text names: of all metrics where it names none.
     """
     from lab import TableSpec
-    from lab.report.frames import best_cells
+    from lab.report.frames import best_evidence
     from lab.table import same_name
 
     found = TableSpec.find_cell(cell, profile or "laptop")
     if profile is None:
-        best = best_cells(found.spec, known)
+        best = best_evidence(found.spec, known)
         shown = next(one.profile for one in best if one.address == found.address)
         found = TableSpec.find_cell(cell, shown)
     whole = f"{found.paper}/{found.table}/{found.row}/{found.column}/{found.metric}"
