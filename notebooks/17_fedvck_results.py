@@ -5,7 +5,7 @@
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
 # How the method works is in [its lesson](11_fedvck). Here are the
-# paper's main claims and its Tables 2, 3, 6, 7, 11 and 12. [Budgets](04_fedvck_budgets), [starts](03_fedvck_starts),
+# paper's main claims and its Tables 2, 3, 6, 7, 11 and 12. [Budget and initialisation](04_fedvck_budgets),
 # [ablations](12_fedvck_ablations), [released code](13_fedvck_paper_vs_released),
 # [communication](14_fedvck_communication) and [privacy](16_fedvck_privacy) have pages of their own, and so have [the
 # rivals](19_baselines_results).

@@ -382,7 +382,7 @@ peaks.groupby(["data", "profile", "device", "method"])["GiB"].agg(
 # - FedGAN: two papers, and a program whose classifier learns centrally. FedVCK's Tables 5 and 9 fix the size of
 #   generator and discriminator, not their form.
 # - FedDM: whose statistics normalise images while they are matched. In the tables each batch has its own, or the
-#   row says "running": those of the received model, [worth many points](03_fedvck_starts). DESA's code matches its
+#   row says "running": those of the received model, [worth many points](04_fedvck_budgets). DESA's code matches its
 #   anchors at random networks with instance normalisation, here they are of the kind that clients train (`encoder`;
 #   table `rivals` has the code's).
 # - DFRD: the diversity loss, and all that `variant: released` changes. DESA: a server was added, because the comparison

@@ -106,7 +106,7 @@ show(dots(instance, xlabel, "A server with instance norm"))
 # - As many random real images are a control that costs little to run. It belongs beside every table, with the same
 #   network of the server.
 # - Look which lines leave out 0: with three seeds few do, and the others leave the order open. On CIFAR-10
-#   [FedDM's real images](03_fedvck_starts) gain by being optimised.
+#   [FedDM's real images](04_fedvck_budgets) gain by being optimised.
 #
 # ```{exercise} The price of an image
 # :label: ex-gddw-price

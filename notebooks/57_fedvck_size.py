@@ -56,7 +56,7 @@ in_print = {
 # CIFAR-10 at a Dirichlet concentration of 0.05 and of 0.02: nearly all images of a client are of a few classes.
 # Methods that send models train for ten local epochs, as in print, at their default settings. FedVCK has [the reading
 # that comes nearest to print](04_fedvck_budgets): the switches of its code, images moved by Adam, twice the work of the
-# profile. FedDM has as many moves and batches, and [starts from real images](03_fedvck_starts), as in a public program
+# profile. FedDM has as many moves and batches, and [starts from real images](04_fedvck_budgets), as in a public program
 # that is not its authors'. Unlike there, batch normalisation takes the running statistics of the received model. Its
 # server has a constant rate of 0.03, FedVCK's 0.005. `hours` are those that one core took for a run (none: a GPU ran
 # them):
@@ -171,7 +171,7 @@ pd.DataFrame(
 
 # %% [markdown]
 # At 0.05 FedDM's printed value fits neither start: from new noise in every round FedDM [stays far below
-# it](03_fedvck_starts), in single runs, and from real images it is far above. What the paper's FedDM started from is
+# it](04_fedvck_budgets), in single runs, and from real images it is far above. What the paper's FedDM started from is
 # not said. If its row is FedVCK without any of its parts, as [equal numbers suggest](12_fedvck_ablations), it started
 # from noise and, in the released code, went on with its own images. On STL10, below, that falls far short of FedDM's
 # print, while real images come near it. So real images put FedDM ahead here, but this does not show that the printed

@@ -89,7 +89,6 @@ PRINTED = {
     "ex-vckr-nine": {"points_behind": ("one and a half", 1.5)},
     "ex-ior-choice": {"gain": ("one and a half", 1.5)},
     "ex-iodr-rank": {"first_in_three": ("once in two hundred", 1 / 200)},
-    "ex-vckm-walk": {"same_rate": ("0.005", 0.005)},
     "ex-gddw-price": {"price": ("18.8", 18.8)},
     "ex-robust-lie": {"least_lie": ("nine", 9), "kept_share": ("eight tenths", 0.8)},
     "ex-tuning-two": {"points_ahead": ("2.2", 2.2)},
