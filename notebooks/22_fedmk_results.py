@@ -4,7 +4,7 @@
 # *Question:* which of FedMK's {cite:p}`fedmk` numbers and claims hold when they are measured again?\
 # *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
 #
-# How the method works stands in two chapters: [the client](20_fedmk) and [the server](25_fedmk_server). Here are the
+# How the method works is in [its lesson](20_fedmk). Here are the
 # paper's Tables 1, 3 and 4 and its Figure 2, and how they were measured. [What is sent](26_communication) and the
 # [ablations](21_fedmk_ablations) have pages of their own.
 #
