@@ -234,10 +234,9 @@ table("fedmk", "steps", best)
 # %% [markdown]
 # ### Which round
 #
-# The tables hold the accuracy after the last of ten rounds. [Which round is the result?](28_fedmk_rules) shows all ten,
-# how steady they are, and what other rules of reporting make of the same runs, among them that of FedGen's code. That code
-# did not shuffle a client's images until January 2022; [which version of the rivals](59_fedmk_versions) fits print has a
-# page of its own.
+# The tables hold the accuracy after the last of ten rounds. [The protocol of the baselines](28_fedmk_rules)
+# shows what other rules of reporting make of the same runs, among them that of FedGen's code, and what that code's order
+# of images does, which was not shuffled until January 2022.
 
 # %% [markdown]
 # ## Figure 2: convergence
@@ -245,7 +244,7 @@ table("fedmk", "steps", best)
 # Curves without numbers, at $\alpha = 1$. Appendix A reads from them that FedAvg needs about 200 rounds on MNIST for
 # what FedMK has after 10. FedMK's first ten rounds, with more seeds, stand [among the rules of
 # reporting](28_fedmk_rules). The rows *not shuffled* take a client's images class by class, as FedGen's code did [until
-# January 2022](58_fedmk_order). In which round do the others first have what FedMK has after ten rounds of Table 1, with the same seed? With FedGen's
+# January 2022](28_fedmk_rules). In which round do the others first have what FedMK has after ten rounds of Table 1, with the same seed? With FedGen's
 # rate of 0.01:
 
 # %% tags=["hide-input"]

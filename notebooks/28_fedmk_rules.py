@@ -1,12 +1,20 @@
 # %% [markdown]
-# # FedMK: which round is the result?
+# # FedMK: the protocol of its baselines
 #
-# *Question:* how much do FedMK's {cite:p}`fedmk` numbers, and those of the methods beside it, hang on the round at which
-# they are read?\
-# *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
+# *Question:* how much do the numbers of FedMK's {cite:p}`fedmk` baselines depend on the round that is reported, the order
+# of a client's images and the split?\
+# *Time:* some seconds on one CPU core. *Data:* the records that come with the book; scikit-learn's digits for two curves.
 #
-# The [tables of FedMK](22_fedmk_results) hold the accuracy after the tenth round. Here are the ten rounds themselves,
-# how steady they are, and what other rules of reporting make of the same runs. `shown` is the profile that is shown.
+# FedMK's setting, 20 clients of which 10 are active, half of the data and a network of that size, is that of FedGen's
+# code {cite:p}`fedgen`, so its baselines were probably run with it. That code has a protocol of its own, in three
+# respects that FedMK does not state:
+#
+# - *rule*: it reports the mean of the five best rounds, each tested before it trains;
+# - *order*: until January 2022 its loader did not shuffle a client's images, which its script had stored sorted by class;
+# - *split*: it hands out at most 1,500 images of a class, and clients test, each on its own classes.
+#
+# The [results](22_fedmk_results) have the last round, shuffled images and half of the training set. Here are all
+# combinations that are measured. `shown` is the budget.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -21,328 +29,317 @@ if importlib.util.find_spec("core") is None:
     sys.path.insert(0, "fedcon-book")
 
 # %% tags=["parameters"]
-shown = "best"
+dataset = "digits"
+alpha = 0.5
+clients = 6
+active = 3
+rounds = 10
+batch_size = 16
+local_steps = 10
+lr = 0.05
+seed = 0
+profile = "quick"
+shown = "paper"
 
-# %% tags=["hide-input"]
+# %%
 import pandas as pd
-from IPython.display import display
+import seaborn as sns
 
+from core.federation import LocalTraining, supervised
+from core.rng import Rng
+from core.training import batches, in_order, sgd, take_step
 from lab import TableSpec
-from lab.report import curve_frame, show, table_frame
+from lab.report import curve_frame, dots, lines, show, source, table
+from lab.report.charts import canvas
 from lab.report.frames import table_runs
+from lab.report.lesson import Lesson
 from lab.report.results import (
     column_curves,
     gains,
     gains_by_rule,
-    reporting_rules,
     verdicts_by_rule,
 )
-from lab.report.texts import Markdown
-
-best = None if shown == "best" else shown
 
 # %% [markdown]
-# ## The ten rounds
+# ## Order: images that are not shuffled
 #
-# The paper claims speed (Figure 2). Table 1 on MNIST at $\alpha = 1$, the paper's budget: FedMK, FedAvg and FedGen with
-# the rate of FedGen's code, and FedAvg with the rate that was chosen on held-out images.
+# A batch then has one class or two, and a pass goes on where the client's last round ended. Nothing warns of this;
+# training runs and accuracy rises. Two passes of one client over its images, from the same network, tested on its own
+# images after every batch:
 
-# %% tags=["hide-input"]
-shown_rows = ("FedMK", "FedAvg", "FedGen", "FedAvg, tuned")
-ten = table_runs("fedmk", 1, ["paper"]).query("column == 'mnist-1'")
-ten = ten[ten["row"].isin(shown_rows)]
-for figure in column_curves(ten):
+# %%
+lesson = Lesson(
+    profile,
+    "fedavg",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    active=active,
+    rounds=rounds,
+    seed=seed,
+    model="lenet",
+    settings={
+        "batch_size": batch_size,
+        "local_steps": local_steps,
+        "lr": lr,
+        "momentum": 0.0,
+    },
+)
+task, client = lesson.task, max(lesson.members(), key=len)
+images, labels = client.images, client.labels
+steps = 2 * -(-len(client) // batch_size)
+shuffled = batches(len(client), batch_size, steps, Rng(seed), labels.device)
+by_class = in_order(labels.argsort(stable=True), batch_size, steps)
+source(in_order)
+
+
+# %%
+def accuracies(order):
+    """Accuracy (%) on the client's own images after every batch."""
+    plan = LocalTraining(lr=lr, batch_size=batch_size, momentum=0.0)
+    model, objective = task.new_model(Rng(seed)), supervised(task)
+    optimiser = sgd(model.parameters(), plan)
+    for number, batch in enumerate(order):
+        model.train()
+        take_step(objective(model, images[batch], labels[batch]), optimiser)
+        right = task.outputs(model, images).argmax(1) == labels
+        yield {"batch": number, "accuracy": 100 * right.double().mean().item()}
+
+
+passes = {"shuffled": shuffled, "sorted by class": by_class}
+frames = [
+    pd.DataFrame(accuracies(order)).assign(label=name)
+    for name, order in passes.items()
+]
+show(
+    lines(
+        pd.concat(frames),
+        "batch",
+        "accuracy",
+        ylabel="accuracy on own images (%)",
+        title="Two passes of one client",
+    )
+)
+
+# %% [markdown]
+# A batch of one class has a gradient that says *more of this class*, whatever the image; the next class takes it back.
+# What a client sends to the server depends on where its pass has come to. What the average makes of it (in `core` it is
+# the setting `order` of FedAvg and of all methods whose clients train as FedAvg's do):
+
+# %%
+orders = {"shuffled": "random", "sorted by class": "by_class"}
+frames = [
+    curve_frame(lesson.run(order=order).record).assign(label=name)
+    for name, order in orders.items()
+]
+show(
+    lines(
+        pd.concat(frames),
+        "round",
+        "value",
+        ylabel="test accuracy (%)",
+        title=f"FedAvg, {lesson.title}",
+    )
+)
+
+# %% [markdown]
+# ## Rule: which round is the result?
+#
+# Ten rounds of Table 1 on MNIST at alpha 1: FedMK, FedAvg and FedGen with the learning rate of FedGen's code, and
+# FedAvg with a rate chosen on held-out images (*tuned*):
+
+# %%
+curves = table_runs("fedmk", 1, [shown]).query("column == 'mnist-1'")
+names = ("FedMK", "FedAvg", "FedGen", "FedAvg, tuned")
+for figure in column_curves(curves[curves["row"].isin(names)]):
     show(figure)
 
-# %% tags=["hide-input"]
-scores = pd.concat(
-    [
-        curve_frame(run.record).assign(row=run.row)[["row", "round", "value"]]
-        for run in ten.itertuples()
-    ]
-)
-means = scores.groupby(["row", "round"])["value"].mean().unstack("row")
-means = means[[*shown_rows]]
-means.round(1)
-
-
-# %% tags=["hide-input"]
-def passes(row):
-    """The first round after which a method's mean stays above FedMK's."""
-    behind = means.index[means[row] <= means["FedMK"]]
-    rounds = means.index[means.index > behind.max()] if len(behind) else [1]
-    return f"from round {rounds[0]} on" if len(rounds) else "in no round"
-
-
-Markdown(
-    f"After the first round FedMK has {means['FedMK'].iloc[0]:.1f}%, FedAvg "
-    f"{means['FedAvg'].iloc[0]:.1f}% with FedGen's rate and "
-    f"{means['FedAvg, tuned'].iloc[0]:.1f}% with its own. Ahead of FedMK: "
-    + ", ".join(f"{row} {passes(row)}" for row in shown_rows[1:])
-    + (
-        ". So the speed of the figure is in part that of the others' rate."
-        if means["FedAvg, tuned"].iloc[-1] > means["FedMK"].iloc[-1]
-        else "."
-    )
-)
-
 # %% [markdown]
-# ## How steady the last round is
+# Where curves rise and cross, it matters when one reads them. Three rules: *last* is the accuracy after the last round;
+# *five best* the mean of the five best rounds, which needs the test set; *before* is that of FedGen's code, the five
+# best of the models with which a round begins, so that the last one is never tested.
 #
-# The tables hold the accuracy after the last round. How much does it depend on stopping just there? The next table has
-# means over the runs of Tables 1 and 3 whose column and seed all methods have, in percent and points; FedMix, which
-# stands in one column only, is left out. Its columns: the last round, the mean of the last five, the best round, how far
-# accuracy moves from one of the last five rounds to the next, and the largest fall between two rounds. The best round is
-# known only to someone who looks at the test set; it is not a result. Why a round can lose so much at one rate is a question of [the ablations](21_fedmk_ablations).
-
-
-# %% tags=["hide-input"]
-def steady(record):
-    scores = curve_frame(record)["value"]
-    steps = scores.diff()
-    return {
-        "last": scores.iloc[-1],
-        "last five": scores.tail(5).mean(),
-        "best": scores.max(),
-        "step": steps.tail(5).abs().mean(),
-        "fall": max(0, -steps.min()),
-    }
-
-
-def steadiness(numbers, by="method"):
-    """Means over the runs whose column and seed all methods have: others
-    would not be comparable.
-    """
-    runs = pd.concat(table_runs("fedmk", n, ["paper"]) for n in numbers)
-    runs = runs[runs["row"] != "FedMix"]
-    together = runs.groupby(["column", "seed"])["row"].transform("nunique")
-    rows = [
-        {"method": run.row, "column": run.column, **steady(run.record)}
-        for run in runs[together == together.max()].itertuples()
-    ]
-    grouped = pd.DataFrame(rows).groupby(by, sort=False)
-    means = grouped[["last", "last five", "best", "step", "fall"]].mean()
-    return means.round(1).assign(runs=grouped.size())
-
-
-steadiness((1, 3))
-
-# %% [markdown]
-# At the stronger heterogeneity of Table 4, where no rival is tuned, all methods move more on MNIST than above; on CIFAR
-# they move less than on MNIST at the same concentration:
-
-# %% tags=["hide-input"]
-strong = steadiness((4,), ["column", "method"])
-strong[["last", "step", "fall"]].unstack("method").T.round(1)
-
-# %% tags=["hide-input"]
-Markdown(f"Runs of each: {strong['runs'].min()} to {strong['runs'].max()}.")
-
-# %% [markdown]
-# ## Which round is reported
+# ## The grid
 #
-# FedMK's setting, 20 clients of which 10 are active, half of the data and a network of that size, is also that of
-# FedGen's code {cite:p}`fedgen`, so it was probably taken from there. That code hands out at most 1,500 images of a
-# class, tests the model with which a round begins, and the script that draws its figures reports the mean of the five
-# best tests. There clients test, too, each on images of its own classes with normalisation statistics of its own. What
-# is printed, and what runs give by each rule, with half of the training set, with so few images, and where clients
-# test (*before* is that code's rule: the five best, each tested before its round trains):
+# For each table, order and split, by each rule: how far is a baseline from the number that the paper reports (mean
+# distance in points)? *mixed* is a loader that does not shuffle images which were stored in no order.
 
-# %% tags=["hide-input"]
-first, protocol = (table_runs("fedmk", n, ["paper"]) for n in (1, "protocol"))
-own = first[(first["row"] == "FedMK") & (first["column"] == "mnist-0.5")]
-other = {
-    "mnist-0.5, 1,500 images a class": "1,500 a class",
-    "mnist-0.5, 1,500 images a class, clients test": "1,500, clients test",
+# %%
+protocol = table_runs("fedmk", "protocol", [shown])
+half = pd.concat(table_runs("fedmk", n, [shown]) for n in (1, 3, 4))
+half = half[~half["row"].str.contains("FedMK|tuned")]
+ends = {
+    "1,500, shuffled": ", clients test",
+    "1,500, by class": ", clients test, not shuffled",
+    "1,500, mixed": ", clients test, not shuffled, mixed",
 }
-shuffled = ["mnist-0.5", *other]
-ruled = reporting_rules(
-    pd.concat([protocol[protocol["column"].isin(shuffled)], own])
-)
-printed = table_frame("fedmk", 1, best).query("column == 'mnist-0.5'")
-ruled.insert(
-    0,
-    "printed",
-    ruled.index.get_level_values("row")
-    .str.removesuffix(", its code")
-    .map(printed.set_index("row")["printed"]),
-)
-short = {
-    "mean of last five": "last five",
+variants = {"half, shuffled": half}
+for name, end in ends.items():
+    runs = protocol[protocol["column"].str.endswith(end)]
+    # each baseline as in its code, where it differs from its paper
+    runs = runs[~(runs["row"] + ", its code").isin(runs["row"])]
+    variants[name] = runs.assign(
+        row=runs["row"].str.removesuffix(", its code"),
+        column=runs["column"].str.partition(",")[0],
+    )
+
+published, place = {}, {}
+for number in (1, 3, 4):
+    for cell in TableSpec.find("fedmk", number).cells("paper"):
+        if cell.published and cell.row != "FedMK":
+            published[cell.column, cell.row] = cell.published
+            data = cell.column.partition("-")[0]
+            place[cell.column] = f"Table {number}, {data}"
+
+rules = {
+    "last": "last",
+    "five best": "five best",
     "five best, tested before training": "before",
 }
-ruled.rename(columns=short, index=other).round(1)
-
-# %% tags=["hide-input"]
-theirs = ruled.drop(
-    index=["FedMK", "FedGen, its code", "FedDistill, its code"],
-    level="row",
-    errors="ignore",
-)
-away = theirs.drop(columns=["printed", "runs"]).sub(theirs["printed"], axis=0)
-away = away.abs().groupby("column", sort=False).mean()
-others = ", 1,500 images a class, clients test"
-tested = f"mnist-0.5{others}"
-last = ruled.xs(tested, level="column")
-nearest = away.loc[tested].idxmin()
-sums = gains("fedmk", 4, "accuracy", "FedDistill", "paper")
-sums = sums[sums["row"] == "FedDistill, its code"]
-display(
-    Markdown(
-        "*FedDistill, its code* adds up logits over all rounds, and a client "
-        "without a class counts as zeros. Where clients differ most (Table 4) "
-        "this changes it, with the 90% interval over seeds, by: "
-        + "; ".join(
-            f"{of.column} {of.gain:+.1f} points ({of.low:+.1f} to "
-            f"{of.high:+.1f})"
-            for of in sums.itertuples()
-            if of.seeds > 2
-        )
-        + "."
-    )
-)
-Markdown(
-    "Mean distance from print over the printed rivals, in points: "
-    + "; ".join(
-        f"{column}: "
-        + ", ".join(f"{rule} {value:.1f}" for rule, value in row.items())
-        for column, row in away.iterrows()
-    )
-    + f". In the column *{tested}* the rule *{nearest}* comes nearest: "
-    + ", ".join(
-        f"{row} {value:+.1f}"
-        for row, value in (last[nearest] - last["printed"]).items()
-    )
-    + " points from print."
-)
-
-# %% tags=["hide-input"]
-Markdown("> " + TableSpec.find("fedmk", "protocol").note)
-
-# %% [markdown]
-# That code did not shuffle a client's images until January 2022. [Which version](59_fedmk_versions) fits print has a page
-# of its own; here they are shuffled.
-#
-# ### In all columns
-#
-# Is it the same in the other columns of Table 1? The verdicts on the rivals' printed numbers by each rule, as if it were
-# the one that print has; and their mean difference from print, measured minus printed, with FedGen and without it. Where
-# clients test, fewer columns are measured, so the two halves of the table are not about the same numbers:
-
-# %% tags=["hide-input"]
-in_print = {
-    (cell.column, cell.row): cell.published
-    for cell in TableSpec.find("fedmk", 1).cells("paper")
-    if cell.published and cell.row != "FedMK"
-}
-clients_test = protocol[protocol["column"].str.endswith(others)]
-arms = {
-    "half of the training set": first,
-    "1,500, clients test": clients_test.assign(
-        column=clients_test["column"].str.partition(",")[0]
-    ),
-}
 judged = pd.concat(
-    {arm: verdicts_by_rule(runs, in_print) for arm, runs in arms.items()},
-    names=["images"],
-).reset_index(level=0)
-judged["rule"] = judged["rule"].replace(short)
-by = judged.groupby(["images", "rule"], sort=False)
-counts = by["verdict"].value_counts().unstack(fill_value=0)
-without = judged[judged["row"] != "FedGen"].groupby(["images", "rule"])
-counts["difference"] = by["difference"].mean().round(1)
-counts["without FedGen"] = without["difference"].mean().round(1)
-counts
+    {
+        name: verdicts_by_rule(runs, published)
+        for name, runs in variants.items()
+    },
+    names=["variant"],
+).reset_index("variant")
+judged["rule"] = judged["rule"].map(rules)
+judged = judged.dropna(subset="rule")
+judged["table"] = judged["column"].map(place)
 
-# %% tags=["hide-input"]
-fit = counts[counts.columns.intersection(["equivalent", "consistent"])].sum(
-    axis=1
-)
-whole = judged.groupby("images", sort=False).size() // judged["rule"].nunique()
-Markdown(
-    "Printed numbers of rivals that fit, *equivalent* or *consistent*: "
-    + "; ".join(
-        f"{arm}: {fit[arm, 'last']} of {whole[arm]} after the last round, "
-        f"{fit[arm, 'before']} by *before*"
-        for arm in whole.index
+
+# %%
+def grid(frame, value, title, colours, index=("table", "variant")):
+    """Show means of a column, by rule, as a heat map."""
+    means = frame.pivot_table(
+        index=list(index), columns="rule", values=value, sort=False
+    )[[*rules.values()]]
+    means.index = [": ".join(pair) for pair in means.index]
+    with canvas(6.5, 0.8 + 0.36 * len(means), title) as axes:
+        sns.heatmap(means, annot=True, fmt=".1f", ax=axes, **colours)
+        axes.set(xlabel="", ylabel="")
+    cells = "; ".join(
+        f"{name} {', '.join(f'{of:.1f}' for of in row)}"
+        for name, row in zip(means.index, means.to_numpy(), strict=True)
     )
-    + ". One of five rules always fits best; but this one is that of FedGen's "
-    "code. How far each method is from print by both, in points:"
-)
+    words = f"{title}, by the rules {', '.join(means)}: {cells}."
+    show(axes.figure, alt=words)
 
-# %% tags=["hide-input"]
-apart = judged[judged["rule"].isin(["last", "before"])]
-apart.pivot_table(
-    index="row", columns=["images", "rule"], values="difference", sort=False
-).round(1)
+
+distance = judged.assign(value=judged["difference"].abs())
+shades = {"cmap": "viridis_r", "vmin": 0, "vmax": 25}
+without = distance[distance["row"] != "FedGen"]
+grid(without, "value", "Distance from the paper, without FedGen", shades)
 
 # %% [markdown]
-# The rule also decides who leads. By how many points rivals are ahead of FedMK on MNIST, seed by seed, ± to the ends of
-# a 90% interval; *FedGen, its code* has that code's losses for the generator, and *tuned* a rate that was chosen on
-# validation data:
+# Rows differ in which cells are measured, so compare rules within a row first. FedGen alone, measured minus paper:
 
-# %% tags=["hide-input"]
+# %%
+signed = {"cmap": "vlag", "center": 0, "vmin": -30, "vmax": 30}
+alone = judged[judged["row"] == "FedGen"]
+grid(alone, "difference", "FedGen: measured minus paper", signed)
+
+# %% [markdown]
+# No single order and rule brings all tables near the paper. With images sorted by class FedGen falls, on Dirichlet
+# splits of MNIST towards its reported number. Which version the authors ran, how their images lay and by what rule they
+# report is not known, and no run of ours can tell: here the rule is chosen afterwards, from three.
+#
+# ## Values that a code does not have
+#
+# FedGen's code has values for MNIST, EMNIST and CelebA only: whoever ran it on CIFAR-10 chose anew. Its losses with the
+# values for MNIST, and with others that its code or paper names: FedGen minus FedAvg after the last round, beside the
+# paper's difference.
+
+# %%
+lead = gains("fedmk", "generator", "accuracy", "FedAvg", shown)
+lead = lead[(lead["seeds"] > 2) & ~lead["column"].str.endswith("mixed")]
+columns = lead["column"].str.partition(",")[0]
+lead = lead.assign(
+    name=columns + ", " + lead["row"].str.removeprefix("FedGen, "),
+    value=lead["gain"],
+    paper=[
+        published[column, "FedGen"].value - published[column, "FedAvg"].value
+        for column in columns
+    ],
+)
+show(dots(lead, "points above FedAvg"))
+
+# %% [markdown]
+# So the number of such a baseline depends on values that somebody chose and did not state.
+#
+# ## Who leads?
+#
+# In the paper FedMK leads every baseline. Baselines minus FedMK on MNIST by two rules (half of the training set, images
+# shuffled; 90% interval over paired seeds). *FedGen, its code* has that code's losses for the generator:
+
+# %%
 mnist = pd.concat(
-    [table_runs("fedmk", n, ["paper"]) for n in (1, 3, 4, "protocol")]
+    [table_runs("fedmk", n, [shown]) for n in (1, 3, 4, "protocol")]
 )
 mnist = mnist[mnist["column"].str.fullmatch(r"mnist-[\d.]+")]
 mnist = mnist.drop_duplicates(["column", "row", "id"])
-led = pd.concat(
-    {
-        row: gains_by_rule(mnist, row, "FedMK")
-        for row in ("FedGen", "FedGen, its code", "FedAvg, tuned")
-    },
-    names=["rival"],
-).query("seeds > 1")
-led["rule"] = led["rule"].replace(short)
-led["lead"] = [
-    f"{of.gain:+.1f} ± {of.high - of.gain:.1f}" for of in led.itertuples()
-]
-spread = led.reset_index().pivot(
-    index=["rival", "column", "seeds"], columns="rule", values="lead"
-)
-spread[["last", "last five", "five best", "before"]]
+leads = []
+for row in ("FedGen", "FedGen, its code", "FedAvg, tuned"):
+    lead = gains_by_rule(mnist, row, "FedMK").query("seeds > 1")
+    lead["rule"] = lead["rule"].map(rules)
+    lead = lead[lead["rule"].isin(["last", "before"])]
+    name = row + ", " + lead["column"] + ", " + lead["rule"]
+    leads.append(lead.assign(name=name, value=lead["gain"]))
+show(dots(pd.concat(leads), "points above FedMK"))
 
-# %% tags=["hide-input"]
-code = led[led.index.get_level_values("rival") == "FedGen, its code"]
-after, by_code = (
-    led.loc["FedGen"].query("rule == @rule") for rule in ("last", "before")
-)
-Markdown(
-    f"FedGen's interval is above 0 in {(after['low'] > 0).sum()} of "
-    f"{len(after)} columns after the last round, and below 0 in "
-    f"{(by_code['high'] < 0).sum()} of {len(by_code)} by the rule of its own "
-    "code. So with its paper's losses whether FedGen or FedMK leads is a "
-    "question of the rule. "
-    + (
-        f"With the losses of its code FedGen is ahead by each of {len(code)} "
-        "rules (the fifth is the best round), by "
-        f"{code['gain'].min():.1f} to {code['gain'].max():.1f} "
-        f"points ({code['seeds'].min()} seeds), and each interval is above 0."
-        if len(code) and (code["low"] > 0).all()
-        else "With the losses of its code it is not ahead by every rule."
-    )
-)
+# %% [markdown]
+# Which of FedMK and FedGen with the losses of its paper leads is a question of the rule. All numbers behind this page:
+
+# %%
+table("fedmk", "protocol", shown)
+
+# %%
+table("fedmk", "generator", shown)
 
 # %% [markdown]
 # ## Take away
 #
 # - A number after the last round, the mean of some rounds and the best round are three results, and may have three
 #   winners. Say which.
-# - "Faster" needs a rate for each method. With a rate chosen for another method a curve is slow for no reason of its own.
+# - A loader that does not shuffle raises no error, and methods do not suffer alike from it, so leads change.
+# - "Faster" needs a learning rate for each method, and a baseline needs stated values for every data set.
+# - Compare a baseline with its own paper before you compare with it.
+#
+# ## Exercises
 #
 # ```{exercise} Which rule?
 # :label: ex-mk-rule
 #
 # *Easy, 10 minutes.*
 #
-# Accuracy still rises in the last rounds. Which of the five rules above gives the smallest number then, and which the
-# largest? Which of them are equal when it rises in every round?
+# Accuracy still rises in the last rounds. Which of the rules *last*, *five best* and *before* gives the smallest number
+# then, and which the largest? Why does *before* favour methods that start fast?
 # ```
 #
 # ```{solution} ex-mk-rule
 # :class: dropdown
 #
-# *Five best, tested before training* gives the smallest: it never sees the last round, and takes a mean of five lower
-# ones. *Last* and *best* are equal and the largest. *Mean of last five* and *five best* are equal too.
+# *Before* gives the smallest: it never sees the last round, and takes a mean of five lower ones. *Last* is the largest.
+# Who is far up after few rounds loses less by *before* than who is still rising. It says how fast a method starts, not
+# what it reaches.
 # ```
+#
+# ```{exercise} Larger batches
+# :label: ex-mk-order
+#
+# *Easy, 10 minutes.*
+#
+# With a batch as large as a client's data the order cannot matter. How much of the gap between the two curves of FedAvg
+# is left on this page with batches of 64, and with as many steps?
+# ```
+#
+# ````{solution} ex-mk-order
+# :class: dropdown
+#
+# ```sh
+# fedcon notebook 28_fedmk_rules -p batch_size 64
+# ```
+#
+# Hardly any after the last round; in the first ones training by class is still behind. A batch then has two or three of
+# the classes of the largest client, and nearly all images of the smallest.
+# ````
