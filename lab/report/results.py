@@ -181,20 +181,6 @@ def gains(
     return pd.DataFrame(rows, columns=["column", "row", "gain", "low", "high", "seeds"])
 
 
-def gains_by_round(runs: pd.DataFrame, row: str, against: str) -> pd.DataFrame:
-    """By how many points a row's accuracy is above another's after each tested round, of `table_runs` of one
-    column: a row for each round, a column for each seed that both have.
-    """
-    tested = {
-        (name, record.experiment.seed): curve_frame(record).set_index("round")["value"]
-        for name, record in zip(runs["row"], runs["record"], strict=True)
-    }
-    seeds = sorted(seed for name, seed in tested if name == row and (against, seed) in tested)
-    return pd.DataFrame(
-        {seed: tested[row, seed] - tested[against, seed] for seed in seeds}
-    ).dropna()
-
-
 def leads(
     paper: str,
     table: str | int,

@@ -20,7 +20,6 @@ from lab.report.results import (
     cost,
     filled,
     gains,
-    gains_by_round,
     gains_by_rule,
     hours,
     leads,
@@ -128,21 +127,6 @@ def ran(row, seed, *percent, algorithm="fedmk"):
     run = attrs.evolve(run, algorithm=algorithm, settings={}, seed=seed)
     kept = record(run, *(score / 100 for score in percent))
     return {"column": "x", "row": row, "profile": "paper", "seed": seed, "record": kept}
-
-
-def test_a_gain_after_each_round_is_over_the_seeds_that_both_have():
-    runs = pd.DataFrame(
-        [
-            ran("A", 0, 20, 50),
-            ran("A", 1, 30, 60),
-            ran("A", 2, 10, 10),
-            ran("B", 0, 10, 70),
-            ran("B", 1, 20, 20),
-        ]
-    )
-    found = gains_by_round(runs, "B", "A")
-    assert found.round(6).to_dict() == {0: {1: -10, 2: 20}, 1: {1: -10, 2: -40}}
-    assert gains_by_round(runs, "B", "no such row").empty
 
 
 @pytest.mark.parametrize(
