@@ -251,7 +251,7 @@ show(
 
 # %% [markdown]
 # Are uploads nearer to private images than to others of the same class that played no part (as on the page on
-# [leakage](09_leakage))?
+# [leakage](09_attacks))?
 
 # %%
 asked = attacks.targets(client, Rng(seed).at("nearest"))
@@ -339,9 +339,8 @@ both = both.rename(columns={"row": "name", "gain": "value"})
 show(dots(both.sort_values("value", ascending=False), f"points above {adam}"))
 
 # %% [markdown]
-# FedDM and FedVCK from real images are both ahead of FedVCK from noise, and so are real images as they are. From
-# fresh noise in every round FedVCK is ahead of FedDM. So a lead of seven points, as the paper reports, says little
-# unless both initialisations are known.
+# FedDM and FedVCK from real images are both ahead of FedVCK from noise, and so are real images as they are. So a lead
+# of seven points over FedDM, as the paper reports, says little unless both initialisations are known.
 #
 # ## Take away
 #

@@ -120,23 +120,7 @@ pd.DataFrame(
 # as well, once clients go too far apart.
 
 # %%
-fedavg = lesson.experiment().new_algorithm()
-state = runs["fedavg"].state
-uploads = {
-    client.id: fedavg.client_update(
-        client, fedavg.broadcast(state, client.id), Rng(seed).at(client.id)
-    )
-    for client in members
-}
-sizes = torch.tensor([len(client) for client in members])
-models = [
-    {name: value.double() for name, value in upload.tensors.items()}
-    for upload in uploads.values()
-]
-shares = sizes.double() / sizes.sum()  # n_k / N
-for name, mean in server.weighted_average(models, sizes.tolist()).items():
-    each = torch.stack([model[name] for model in models])
-    same(torch.tensordot(shares, each, dims=1), mean)
+source(server.weighted_average)
 
 # %% [markdown]
 # ## FedProx: stay near
@@ -146,6 +130,9 @@ for name, mean in server.weighted_average(models, sizes.tolist()).items():
 
 
 # %%
+state = runs["fedavg"].state
+
+
 def distance(mu):
     """Mean distance of the clients' models from the one they received."""
     method, far = lesson.experiment("fedprox", mu=mu).new_algorithm(), []

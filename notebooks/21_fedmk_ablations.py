@@ -67,8 +67,11 @@ for variant in printed.index.drop("FedMK"):
     gain = gains("fedmk", 2, "accuracy", variant, best)
     gain = gain[gain["row"] == "FedMK"].rename(columns={"gain": "value"})
     difference = printed.loc["FedMK"] - printed.loc[variant]
-    gain["name"] = gain["column"] + ": " + variant
-    rows.append(gain.assign(paper=gain["column"].map(difference)))
+    name, paper = (
+        gain["column"] + ": " + variant,
+        gain["column"].map(difference),
+    )
+    rows.append(gain.assign(name=name, paper=paper))
 show(dots(pd.concat(rows), "points that a part adds"))
 
 # %% [markdown]
@@ -156,8 +159,8 @@ show(dots(pd.concat(rows), "points"))
 # %%
 lead = leads("fedmk", "figure4", "FedMK", profile=best).reset_index()
 lead = lead.dropna(subset="measured")
-lead["name"] = lead["column"] + ", over " + lead["rival"]
-show(dots(lead.rename(columns={"measured": "value"}), "points"))
+name = lead["column"] + ", over " + lead["rival"]
+show(dots(lead.assign(name=name, value=lead["measured"]), "points"))
 
 # %%
 table("fedmk", "figure4", best)

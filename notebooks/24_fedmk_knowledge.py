@@ -6,7 +6,7 @@
 #
 # Clients of [FedMK](20_fedmk) send a few condensed images of each class, its *meta knowledge*. Here are the number of
 # these images (Figure 3) and the earth mover's distance of two sets (Table 7). What an attacker can read from them is
-# asked on the page on [leakage](09_leakage).
+# asked on the page on [leakage](09_attacks).
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.

@@ -149,6 +149,7 @@ rows = rows.assign(
     high=rows["measured"] + rows["std"],
     paper=rows["printed"],
 )
+rows = rows.sort_values("name")
 show(dots(rows, "accuracy (%), mean ± standard deviation"))
 
 # %% [markdown]
@@ -189,8 +190,8 @@ for label, chosen in (
 ):
     lead = leads("fedmk", 1, "FedMK", chosen, best).reset_index()
     lead = lead[lead["column"].str.startswith("cifar10-")]
-    lead["name"] = lead["column"] + ", others " + label
-    frames.append(lead.rename(columns={"measured": "value"}))
+    name = lead["column"] + ", others " + label
+    frames.append(lead.assign(name=name, value=lead["measured"]))
 lead = pd.concat(frames).rename(columns={"printed": "paper"})
 show(dots(lead, "points over the best other method"))
 

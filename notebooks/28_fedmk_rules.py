@@ -281,7 +281,7 @@ mnist = mnist.drop_duplicates(["column", "row", "id"])
 leads = []
 for row in ("FedGen", "FedGen, its code", "FedAvg, tuned"):
     lead = gains_by_rule(mnist, row, "FedMK").query("seeds > 1")
-    lead["rule"] = lead["rule"].map(rules)
+    lead = lead.assign(rule=lead["rule"].map(rules))
     lead = lead[lead["rule"].isin(["last", "before"])]
     name = row + ", " + lead["column"] + ", " + lead["rule"]
     leads.append(lead.assign(name=name, value=lead["gain"]))
