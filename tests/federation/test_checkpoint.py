@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from pathlib import Path
 
 import attrs
 import pytest
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 
 from core.federation import Ledger, Runtime, State
 from core.federation.checkpoint import Checkpoint, restore, save
+from core.federation.tensors import fingerprint
 from core.files import FileError
 from lab import Experiment, Record, queue, running
 from lab.running import run
@@ -92,35 +94,21 @@ def test_tensors_that_share_memory_come_back_as_they_were(tmp_path):
     assert all(torch.equal(found[name], value) for name, value in parts.items())
 
 
-def test_precisions_are_not_mixed(files):
-    refused(
-        files,
-        "begun with precision 'float32', not 'bfloat16'",
-        runtime=Runtime(precision="bfloat16"),
-    )
-
-
-def test_code_is_not_mixed(files, monkeypatch):
-    monkeypatch.setattr(running, "code_version", lambda name: "0" * 12)
-    refused(files, "begun with code")
-
-
-def test_numbers_of_threads_are_not_mixed_on_a_cpu(files):
-    """The order of sums depends on them."""
+def test_runs_are_not_mixed(files, monkeypatch):
+    """A run goes on with its own experiment, precision, code and, as the order of sums depends on it,
+    number of threads.
+    """
+    refused(files, "begun with experiment", changes={"seed": 1})
+    short = Runtime(precision="bfloat16")
+    refused(files, "begun with precision 'float32', not 'bfloat16'", runtime=short)
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
         refused(files, "begun with threads")
     finally:
         torch.set_num_threads(before)
-
-
-def test_experiments_are_not_mixed(files):
-    refused(files, "begun with experiment", changes={"seed": 1})
-
-
-def emptied(path):
-    path.write_bytes(b"")
+    monkeypatch.setattr(running, "code_version", lambda name: "0" * 12)
+    refused(files, "begun with code")
 
 
 def halved(path):
@@ -133,66 +121,39 @@ def bit_flipped(path):
     path.write_bytes(content)
 
 
-def rewritten(**change):
-    """With other tensors or other facts, and the hash of the old ones."""
-
-    def damage(path):
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        name = next(iter(tensors))
-        match change:
-            case {"lack": "tensor"}:
-                del tensors[name]
-            case {"lack": "metadata"}:
-                metadata = None
-            case {"lack": key}:
-                del metadata[key]
-            case {"tensor": value}:
-                tensors[name] = value
-            case {"facts": text}:
-                metadata["facts"] = text
-        save_file(tensors, path, metadata)
-
-    return damage
+def without_a_tensor(path):
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = file.metadata()
+    tensors.popitem()
+    save_file(tensors, path, metadata)
 
 
-def folder(path):
-    path.unlink()
-    path.mkdir()
+def with_facts(**facts):
+    """Other facts, without their hash where none is given."""
+    return lambda path: save_file({"state/w": torch.zeros(2)}, path, facts)
 
 
-def pipe(path):
-    path.unlink()
-    os.mkfifo(path)
+def replaced(make):
+    """Something that is no file in its place."""
+    return lambda path: (path.unlink(), make(path))
 
 
-def loop(path):
-    path.unlink()
-    path.symlink_to(path)
-
-
+NO_JSON = {"facts": "[" * 10**5, "sha256": fingerprint("[" * 10**5, {"state/w": torch.zeros(2)})}
 DAMAGE = {
-    "empty": emptied,
+    "empty": lambda path: path.write_bytes(b""),
     "cut short": halved,
     "one bit": bit_flipped,
-    "a tensor missing": rewritten(lack="tensor"),
-    "another shape": rewritten(tensor=torch.zeros(2, 2)),
-    "another dtype": rewritten(tensor=torch.zeros(3, dtype=torch.int64)),
-    "values that are no numbers": rewritten(tensor=torch.tensor([float("nan")])),
-    "no metadata": rewritten(lack="metadata"),
-    "no facts": rewritten(lack="facts"),
-    "no hash": rewritten(lack="sha256"),
-    "facts that are no JSON": rewritten(facts="{"),
-    "facts that are a list": rewritten(facts="[]"),
-    "facts of another kind": rewritten(facts='{"key": 3, "history": 4}'),
-    "facts that are nested": rewritten(facts="[" * 10**5),
-    "text": lambda path: path.write_text("not a checkpoint"),
+    "a tensor missing": without_a_tensor,
+    "no facts": with_facts(),
+    "no hash": with_facts(facts="{}"),
+    "facts of another kind": with_facts(facts='{"key": 3}', sha256="0"),
+    "facts that are nested": with_facts(**NO_JSON),
     "a header of 2^60 bytes": lambda path: path.write_bytes((2**60).to_bytes(8, "little") * 4),
-    "a folder": folder,
-    "a pipe": pipe,
-    "a link to itself": loop,
-    "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
+    "a folder": replaced(Path.mkdir),
+    "a pipe": replaced(os.mkfifo),
+    "a link to itself": replaced(lambda path: path.symlink_to(path)),
+    "a device": replaced(lambda path: path.symlink_to("/dev/zero")),
 }
 
 

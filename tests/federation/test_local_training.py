@@ -83,27 +83,6 @@ def test_a_step_does_not_depend_on_how_weights_and_gradients_lie_in_memory():
         assert torch.equal(parameter.detach(), weight - 0.5 * slope)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("lr", 0),
-        ("lr", -1),
-        ("lr", float("nan")),
-        ("lr", float("inf")),
-        ("lr", "big"),
-        ("batch_size", 0),
-        ("batch_size", 2.5),
-        ("local_epochs", -1),
-        ("local_steps", 0),
-        ("momentum", 1.5),
-        ("weight_decay", -1e-3),
-    ],
-)
-def test_bad_settings_are_answered_with_one_sentence(name, value):
-    with pytest.raises(InputError, match=name):
-        LocalTraining(**{name: value})
-
-
 def shifted(image, down, right, flip):
     """One image (C, H, W) cropped from its padded self, by slices."""
     _, height, width = image.shape

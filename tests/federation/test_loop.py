@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from core import algorithms
-from core.errors import InputError
 from core.federation import Runtime, Schedule, distribute, select
 from core.federation import rounds as federated
 from core.federation.client import owner
@@ -40,15 +39,6 @@ def history(experiment, task, **more):
     return [result.row() | {"seconds": None} for result in rounds(experiment, task=task, **more)]
 
 
-def test_client_memory_survives_a_checkpoint(task, tmp_path):
-    clients = make_clients(TINY, task)
-    clients[2].memory["teacher/w"] = torch.arange(5.0)
-    next(rounds(TINY, task=task, clients=clients, checkpoint=tmp_path / "c"))
-    fresh = make_clients(TINY, task)
-    next(rounds(TINY, task=task, clients=fresh, checkpoint=tmp_path / "c"))
-    assert torch.equal(fresh[2].memory["teacher/w"], torch.arange(5.0))
-
-
 def test_what_server_and_clients_share_is_written_once(task, tmp_path):
     clients, shared = make_clients(TINY, task), torch.arange(50_000.0)
     for client in clients:
@@ -60,16 +50,6 @@ def test_what_server_and_clients_share_is_written_once(task, tmp_path):
     for client in fresh:
         assert torch.equal(client.memory["shared"], shared)
         assert torch.equal(client.memory["own"], shared[:3] + client.id)
-
-
-def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(task, tmp_path):
-    path = tmp_path / "c"
-    next(rounds(TINY, task=task, checkpoint=path))
-    with pytest.raises(InputError, match="was begun with experiment"):
-        next(rounds(tiny(seed=9), task=task, checkpoint=path))
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(InputError, match="damaged"):
-        next(rounds(TINY, task=task, checkpoint=path))
 
 
 def test_traffic_of_fedavg_is_the_model_both_ways(task):

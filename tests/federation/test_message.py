@@ -36,7 +36,13 @@ def test_what_is_no_number_in_a_message_is_named(value):
     for read in (Message.number, Message.whole):
         with pytest.raises(InputError, match="'steps' of a message must be a number"):
             read(Message({}, {"steps": value}), "steps")
-    assert Message({}, {"steps": 2.0}).whole("steps") == 2
+
+
+def test_numbers_of_a_message():
+    message = Message({}, {"steps": 3.0, "noise": 0.5})
+    assert message.whole("steps") == 3 and message.number("noise") == 0.5
+    with pytest.raises(InputError, match="'noise' of a message must be a whole number"):
+        message.whole("noise")
 
 
 def test_the_ledger_adds_up_rounds_and_directions():
@@ -73,9 +79,3 @@ def test_a_clock_waits_for_the_device_of_the_run_and_for_no_other(device, waited
     with ledger.timed("clients"):
         pass
     assert found == waited and ledger.rounds[0]["seconds"]["clients"] >= 0
-
-
-def test_a_whole_number_has_nothing_behind_the_point():
-    assert Message({}, {"steps": 3.0}).whole("steps") == 3
-    with pytest.raises(InputError, match="'steps' of a message must be a whole number"):
-        Message({}, {"steps": 2.7}).whole("steps")

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from core.errors import InputError
-from core.federation import Message
 from core.federation.tensors import (
     in_a_row,
     pack,
@@ -101,11 +100,3 @@ def test_an_optimiser_goes_on_where_it_stopped(kind):
     step(whole, one)
     step(again, second)
     assert torch.equal(whole.weight, again.weight) and torch.equal(whole.bias, again.bias)
-
-
-def test_numbers_of_a_message():
-    message = Message({}, {"seed": 7, "noise": 0.5, "name": "x"})
-    assert message.whole("seed") == 7 and message.number("noise") == 0.5
-    for wrong in ("name", "absent"):
-        with pytest.raises(InputError, match=wrong):
-            message.number(wrong)
