@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -15,6 +16,13 @@ from core.files import path_of
 from lab.experiment import Experiment
 from lab.record import ADHOC, RESULTS, Record, records
 from lab.table import TableSpec
+
+#: settings that a method has no more, by the only value that records have of them
+GONE: dict[str, dict[str, Any]] = {
+    "feddm": {"stop_factor": None},
+    "fedgen": {"generated_steps": None},
+    "fedvck": {"stop_factor": None},
+}
 
 
 @attrs.frozen
@@ -135,18 +143,25 @@ def _checked(path: Path) -> Record:
     return record
 
 
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """All settings of an experiment's algorithm as a record has them, and those that are `GONE`."""
+    settings = json.loads(json.dumps(attrs.asdict(experiment.new_algorithm().settings)))
+    return GONE.get(experiment.algorithm, {}) | settings
+
+
 def check_settings(record: Record) -> None:
     """Raise InputError where the algorithm or the network is not known here, or the record's
     settings are not those that its experiment asks for.
 
-    A record may lack a setting that came later, if its experiment does not state it.
+    A record may lack a setting that came later, if its experiment does not state it, and have one
+    that is `GONE`.
     """
     experiment = record.experiment
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", experiment.dataset):
         raise InputError(f"dataset must be a name, not {brief(experiment.dataset)}")
     if experiment.model not in models.every_name():
         raise unknown("model", experiment.model, models.every_name())
-    asked = json.loads(json.dumps(attrs.asdict(experiment.new_algorithm().settings)))
+    asked = settings_of(experiment)
     for name in (*record.settings, *experiment.settings):
         if name not in asked:
             raise unknown(f"setting of {experiment.algorithm}", name, asked)

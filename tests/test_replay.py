@@ -21,7 +21,6 @@ HOST = {"fedmk", "flmrcm", "fedmd"}
 #: has other loops only
 OTHER = {"asyndgan"}
 #: weights that every step moves
-LAST = "parameters/classifier.weight"
 SUBJECTS = {name: each for name, each in subjects().items() if each.name not in HOST | OTHER}
 
 
@@ -71,23 +70,6 @@ def test_stacked_clients_learn_the_same(name, monkeypatch, capsys):
     assert taped and "one by one" not in capsys.readouterr().err
     for key, value in usual.items():
         torch.testing.assert_close(replayed[key], value, rtol=0, atol=0, msg=key)
-
-
-@pytest.mark.parametrize("small", [0, 10**9])
-def test_what_the_gpu_counts_goes_on_in_a_recording(monkeypatch, small, capsys):
-    """Of eight batches five have generated features; the fourth is the first that is replayed."""
-    whole = attrs.evolve(SUBJECTS["fedgen"].settings, batch_size=64)
-    everywhere, five = (
-        attrs.evolve(SUBJECTS["fedgen"], settings=attrs.evolve(whole, generated_steps=steps))
-        for steps in (None, 5)
-    )
-    usual, _ = trained(five, monkeypatch, 10**9, small)
-    replayed, taped = trained(five, monkeypatch, 0, small)
-    assert taped and "one by one" not in capsys.readouterr().err
-    for key, value in usual.items():
-        torch.testing.assert_close(replayed[key], value, rtol=0, atol=0, msg=key)
-    other, _ = trained(everywhere, monkeypatch, 10**9, small)
-    assert not torch.equal(usual[LAST], other[LAST])
 
 
 def fitted(monkeypatch, places, objective, steps=12, halfway=None, batch_size=4):

@@ -256,7 +256,7 @@ class FedVCK(Condensing):
                 client.memory["images"] = images[real.owner[group] == position]
         answers = self.uploads_of(clients, real, logits, images, group)
         if settings.tell_loss:
-            losses = progress(trace, real.owner, len(clients), settings.iterations)
+            losses = progress(trace, real.owner, len(clients))
             for client, loss in zip(clients, losses, strict=True):
                 answers[client.id].tensors["progress/loss"] = loss
         return answers

@@ -18,8 +18,7 @@ Eq. 4 to the letter. As in the code the first round has no generated features, a
 the generator's learning rate shrink by `decay` in a round. The generator goes on with its optimiser
 from round to round. Its labels are distributed as those of the round's clients; the code counts
 those of their batches (`counted`). The code has generated features in the first 20 "epochs" of a round only,
-each of one batch. Its commands take no more than these, so `released()` has no bound; but other
-papers train for much longer, and `generated_steps: 20` is what the code would do there. For CIFAR the
+each of one batch; its commands take no more than these, and here all have them. For CIFAR the
 code lists a generator with 512 hidden units and noise of length 64, of which it has no run; here they
 are 256 and 32 for all data. Before January 2022 its clients took their images in the stored order,
 class by class: `order: by_class`, where what is counted matters, too (`counted: batches`).
@@ -70,9 +69,6 @@ class Settings(fedavg.Settings):
     beta: float = attrs.field(default=10.0, validator=number(0))
     #: eta, weight of the generator's diversity
     eta: float = attrs.field(default=1.0, validator=number(0))
-    #: batches of a client's round, its first, that have the two terms on generated features: 20 in
-    #: the code; None: all
-    generated_steps: int | None = attrs.field(default=None, validator=whole(0, optional=True))
     #: what alpha, beta and the generator's learning rate are multiplied by after every round
     decay: float = attrs.field(default=0.98, validator=number(0, 1, above=True))
     generator_lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
@@ -186,12 +182,9 @@ class FedGen(fedavg.FedAvg):
         task, settings = client.task, self.settings
         generator = self.generator(task, received.tensors).eval().requires_grad_(False)
         distribution = received.tensors["labels/distribution"]
-        draws, data_loss = (
-            rng.generator(distribution.device),
-            settings.data_loss(task, client.labels),
-        )
-        shrink, first = settings.decay ** received.whole("round"), settings.generated_steps
-        taken = torch.zeros((), dtype=torch.int64, device=distribution.device)
+        draws = rng.generator(distribution.device)
+        data_loss = settings.data_loss(task, client.labels)
+        shrink = settings.decay ** received.whole("round")
 
         def loss(model: nn.Module, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             samples = len(labels)
@@ -206,10 +199,6 @@ class FedGen(fedavg.FedAvg):
             # E_{y ~ p(y), z ~ G(y, e)} l(h(z; theta^p), y)
             generated = task.loss(on_generated[samples:], wanted[samples:])
             terms = shrink * (settings.alpha * generated + settings.beta * divergence)
-            if first is not None:
-                # a GPU counts by itself, so that all steps are the same work
-                taken.add_(1)
-                terms = terms * (taken <= first)
             return data_loss(outputs, labels) + terms
 
         return loss

@@ -30,8 +30,6 @@ from core.training import adam
 
 ESTIMATORS = ("minibatch", "feature_bank", "expectation")
 OPTIMISERS = ("sgd", "scaled", "adam")
-#: steps between two checks of the losses, for which a GPU is waited; their means are over as many
-INTERVAL = 10
 
 
 def strategy(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
@@ -79,8 +77,6 @@ class Condensation:
     clip_norm: float | None = attrs.field(default=None, validator=optional(number(0, above=True)))
     #: optimiser of the images; see `ImageOptimiser`
     image_optimiser: str = attrs.field(default="sgd", validator=one_of("optimiser", *OPTIMISERS))
-    #: a client's images are no longer changed once its loss has fallen by this factor; None: never
-    stop_factor: float | None = attrs.field(default=None, validator=optional(number(1, above=True)))
     #: iterations after which each draw of the pool is replaced by a new one; None: never
     refresh: int | None = attrs.field(default=None, validator=whole(1, optional=True))
 
@@ -421,12 +417,11 @@ def condense(
         start: (M, C, H, W) initial images as network inputs; group: (M,) ascending, their groups.
         watch: called with the step and the images before every step, for pictures and films.
 
-    Returns: the images (M, C, H, W) and the loss of every step and group, (steps, G), which are
-        fewer than the iterations where all clients have stopped.
+    Returns: the images (M, C, H, W) and the loss of every step and group, (steps, G).
     """
     settings, real = objective.settings, objective.real
     images, owner = start.clone(), real.owner[group]
-    optimiser = ImageOptimiser(images, group, owner, settings)
+    optimiser = ImageOptimiser(images, group, settings)
     blocks = blocks_of(objective, group)
     real_side = REAL_SIDES[settings.estimator](objective)
     trace = torch.zeros(settings.iterations, real.groups, device=images.device)
@@ -444,8 +439,6 @@ def condense(
         if settings.clip_norm is not None:
             clip_by_client(images.grad, owner, objective.clients, settings.clip_norm)
         optimiser.step()
-        if optimiser.all_stopped(trace[: step + 1], real.owner):
-            return images, trace[: step + 1]
     return images, trace
 
 
@@ -522,8 +515,7 @@ def clip_by_client(gradient: torch.Tensor, owner: torch.Tensor, clients: int, bo
 
 
 class ImageOptimiser:
-    """The optimiser of condensed images (M, C, H, W), with their groups and owners (M,), and when a
-    client has done enough.
+    """The optimiser of condensed images (M, C, H, W), with their groups (M,).
 
     GDD-FL states SGD and 300 epochs, FedVCK only a range of rates; SGD is its code's. With the exact
     gradient of the linear kernel (`estimator="expectation"`) there is no noise of batches, so that
@@ -536,15 +528,8 @@ class ImageOptimiser:
     * "adam": Adam (Kingma and Ba 2015) with PyTorch's defaults; `image_momentum` is its beta_1.
     """
 
-    def __init__(
-        self,
-        images: torch.Tensor,
-        group: torch.Tensor,
-        owner: torch.Tensor,
-        settings: Condensation,
-    ) -> None:
-        self.images, self.owner, self.factor = images, owner, settings.stop_factor
-        self.scale = None
+    def __init__(self, images: torch.Tensor, group: torch.Tensor, settings: Condensation) -> None:
+        self.images, self.scale = images, None
         if settings.image_optimiser == "scaled":
             self.scale = torch.bincount(group)[group].to(images.dtype).view(-1, 1, 1, 1)
         self.optimiser: torch.optim.Optimizer
@@ -553,37 +538,13 @@ class ImageOptimiser:
             self.optimiser = adam([images], rate, momentum)
         else:
             self.optimiser = torch.optim.SGD([images], lr=rate, momentum=momentum)
-        #: (M,) bool, images of clients that have stopped
-        self.stopped: torch.Tensor | None = None
 
     def step(self) -> None:
-        """Update the images by their gradients, but for those of clients that stopped."""
+        """Update the images by their gradients."""
         if self.scale is not None:
             assert self.images.grad is not None
             self.images.grad.mul_(self.scale)
-        if self.stopped is None:
-            self.optimiser.step()
-            return
-        before = self.images.detach().clone()
         self.optimiser.step()
-        self.images.copy_(torch.where(self.stopped[:, None, None, None], before, self.images))
-
-    def all_stopped(self, trace: torch.Tensor, owner: torch.Tensor) -> bool:
-        """Stop clients whose loss has fallen enough; return whether that are all. `trace` (steps, G)
-        are the losses so far, `owner` (G,) the groups' clients.
-        """
-        if self.factor is None or len(trace) % INTERVAL or len(trace) < 2 * INTERVAL:
-            return False
-        losses = client_losses(trace, owner, int(owner.max()) + 1)
-        enough = losses[:, -INTERVAL:].mean(1) <= losses[:, :INTERVAL].mean(1) / self.factor
-        stopped = enough[self.owner]
-        self.stopped = stopped if self.stopped is None else self.stopped | stopped
-        return bool(self.stopped.all())
-
-
-def client_losses(trace: torch.Tensor, owner: torch.Tensor, clients: int) -> torch.Tensor:
-    """Losses of each client, (K, steps), from those of its groups, (steps, G); `owner` (G,)."""
-    return trace.new_zeros(clients, len(trace)).index_add_(0, owner, trace.T)
 
 
 def milestones(iterations: int) -> list[int]:
@@ -592,16 +553,13 @@ def milestones(iterations: int) -> list[int]:
     return [*(step for step in steps if step < iterations), iterations]
 
 
-def progress(
-    trace: torch.Tensor, owner: torch.Tensor, clients: int, iterations: int
-) -> torch.Tensor:
+def progress(trace: torch.Tensor, owner: torch.Tensor, clients: int) -> torch.Tensor:
     """Each client's loss at the milestones, (K, n): the mean over the second half of the steps that
     lead to one, as draws of augmentations differ from step to step.
 
     Args:
-        trace: (steps, G), the losses of all groups; steps after the last one repeat it.
+        trace: (steps, G), the losses of all groups.
         owner: (G,), the groups' clients, of K.
     """
-    losses = client_losses(trace, owner, clients)
-    losses = torch.cat([losses, losses[:, -1:].expand(-1, iterations - len(trace))], 1)
-    return torch.stack([losses[:, s // 2 : s].mean(1) for s in milestones(iterations)], 1)
+    losses = trace.new_zeros(clients, len(trace)).index_add_(0, owner, trace.T)
+    return torch.stack([losses[:, s // 2 : s].mean(1) for s in milestones(len(trace))], 1)

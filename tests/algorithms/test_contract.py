@@ -286,7 +286,7 @@ REFUSED = [
     ("feddm", {"image_momentum": 1}),
     ("fedgan", {"warm_up": 0}, {"generator_width": 0}, {"gan_lr": 0}, {"gan_momentum": 1}),
     ("fedgen", {"decay": 0.0}, {"generator_batch": 1}, {"noise": "gauss"}, {"labels": "all"}),
-    ("fedgen", {"ensemble": "logit"}, {"ensemble_weights": "none"}, {"generated_steps": -1}),
+    ("fedgen", {"ensemble": "logit"}, {"ensemble_weights": "none"}),
     ("fediod", {"gan": 0, "confidence": 0, "uniqueness": 0, "mimic": 0}, {"private": True}),
     ("fediod", {"gan": 0, "pretrain_steps": 5}, {"tau": 0}, {"importance": "eq8"}, {"epsilon": 0}),
     ("fediod", {"teacher_models": ["resnet8"]}, {"teacher_models": [{"width": 4}]}, {"delta": 1.5}),

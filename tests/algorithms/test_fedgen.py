@@ -124,44 +124,6 @@ def test_the_generators_training_has_its_own_batch_noise_and_weight_of_diversity
     torch.testing.assert_close(losses[1] - losses[0], 2.5 * apart, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_after_so_many_batches_a_client_has_its_images_only(
-    task, clients, after_two, monkeypatch, at_once
-):
-    """As far as the bound it is FedGen bit for bit, and from there on it goes FedAvg's way."""
-    monkeypatch.setattr("core.baselines.fedavg.clients_at_once", lambda *given: at_once)
-    whole = {"batch_size": 10**6, "momentum": 0.0}
-
-    def trained(steps, bound, start=after_two, **more):
-        method = fedgen(local_steps=steps, generated_steps=bound, **whole, **more)
-        return uploads_of(method, start, clients[:2], Rng(1))
-
-    def alike(ours, theirs):
-        return all(
-            torch.equal(value, theirs[k].tensors[name])
-            for k, upload in ours.items()
-            for name, value in upload.tensors.items()
-        )
-
-    free = trained(5, None)
-    assert alike(trained(5, 5), free) and alike(trained(5, 9), free)
-    assert not alike(trained(5, 3), free)
-    # whole batches without momentum: each step goes on from the weights alone
-    started = trained(3, None)
-    for client, upload in trained(5, 3).items():
-        halfway = attrs.evolve(after_two, tensors=after_two.tensors | started[client].tensors)
-        wanted = trained(2, None, halfway, alpha=0.0, beta=0.0)[client].tensors
-        for name, value in upload.tensors.items():
-            torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-5, msg=name)
-
-
-def test_twenty_batches_are_bounded_in_the_code_and_as_many_are_all_of_its_own():
-    released = algorithms.create("fedgen", variant="released").settings
-    # the code's bound of 20 batches is no bound for its own commands
-    assert released.generated_steps is None and released.steps(10**6) == 20
-    assert fedgen().settings.generated_steps is None
-
-
 def test_the_generators_adam_goes_on_from_round_to_round(after_two):
     assert after_two.tensors["adam/step/out.weight"] == 2 * 3  # rounds, steps
 

@@ -108,7 +108,6 @@ OFF = [
     ("moon", {"mu": 0.0, "projection": 0}),
     ("fedmix", {"mixup": 0.0}),
     ("fedgen", {"alpha": 0.0, "beta": 0.0, "generator_steps": 2}),
-    ("fedgen", {"generated_steps": 0, "generator_steps": 2}),
     ("feddistill", {"weight": 0.0}),
     ("fedensemble", {}),
     ("desa", {"reg": 0.0, "kd": 0.0, "learn_anchors": False, "ipc": 1, "iterations": 1}),

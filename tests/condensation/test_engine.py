@@ -141,25 +141,6 @@ def test_the_gradient_is_clipped_client_by_client():
         torch.testing.assert_close(clipped[owner == client], wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["scaled", "adam"])
-def test_a_client_that_stops_early_has_the_images_that_it_has_alone(kind):
-    changes = {
-        "estimator": "expectation",
-        "iterations": 60,
-        "image_lr": 0.05,
-        "stop_factor": 1.3,
-        "image_optimiser": kind,
-    }
-    images, trace = condense(make(**changes), noise(), GROUP)
-    assert len(trace) < 60 and len(trace) % 10 == 0
-    first = trace[:, :2].sum(1)
-    assert first[-10:].mean() < first[:10].mean() / 1.3
-    other, mine = noise(), torch.tensor(OWNER)[GROUP] == 0
-    other[~mine] *= 0.1
-    beside, _ = condense(make(**changes), other, GROUP)
-    torch.testing.assert_close(beside[mine], images[mine], rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -346,7 +327,6 @@ def test_condensed_images_are_a_share_rounded_up_but_at_least_a_few(per_mille, s
         ({"estimator": "exact"}, "estimator"),
         ({"estimator": "expectation", "kernel": "gaussian"}, "linear kernel"),
         ({"image_optimiser": "adm"}, "optimiser"),
-        ({"stop_factor": 1.0}, "stop_factor"),
         ({"refresh": 0}, "refresh"),
     ],
 )

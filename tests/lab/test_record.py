@@ -452,8 +452,7 @@ def test_every_record_of_the_book_is_what_its_experiment_would_run_today():
     assert len(known) > 800
     for name, one in known.items():
         importing.check_settings(one)
-        now = json.loads(json.dumps(attrs.asdict(one.experiment.new_algorithm().settings)))
-        if wrong := drift(one.settings, now):
+        if wrong := drift(one.settings, importing.settings_of(one.experiment)):
             found[name] = wrong
     assert found == {}
 
