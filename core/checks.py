@@ -19,7 +19,7 @@ LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number that a float can hold; True and False are none."""
+    """True where a value is a finite number that a float can hold; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     try:
@@ -29,7 +29,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_whole(value: Any, low: int = 0, high: int = LARGEST) -> TypeGuard[int]:
-    """Whether a value is a whole number in [low, high]; True and False are none."""
+    """True where a value is a whole number in [low, high]; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -107,7 +107,7 @@ def part(settings: Any, kind: type[Part], prefix: str = "", **given: Any) -> Par
     `given` values come first; what neither has keeps its default.
     """
     names = [f.name for f in attrs.fields(kind)]  # type: ignore[arg-type]
-    found = {
+    values = {
         name: getattr(settings, prefix + name) for name in names if hasattr(settings, prefix + name)
     }
-    return kind(**found | given)
+    return kind(**values | given)

@@ -39,7 +39,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
 
 
 def no_such(kind: str, name: object, known: Iterable[str]) -> str:
-    """That a name is not one of `known`, with the nearest one as a hint."""
+    """Say that a name is not one of `known`, with the nearest one as a hint."""
     small = {each.casefold(): each for each in known}
     near = difflib.get_close_matches(brief(name).casefold(), small, n=1, cutoff=0.5)
     hint = f"; did you mean {small[near[0]]!r}?" if near else ""
@@ -74,7 +74,7 @@ def listed(names: list[str]) -> str:
 
 
 def brief(value: object) -> str:
-    """How a message shows a value: in at most about 80 characters, whatever it is."""
+    """Return a value as a message shows it: in at most about 80 characters, whatever it is."""
     return printable(_BRIEF.repr(value))
 
 

@@ -49,16 +49,16 @@ def check_plain(path: Path, most: int, what: str) -> int:
     device) and where it has more than `most` bytes. `what` is the name of its kind.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         raise InputError(f"there is no {what} {path}") from None
     except OSError as error:
         raise InputError(f"the {what} {path} cannot be read: {error.strerror or error}") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise InputError(f"the {what} {path} is not a plain file")
-    if found.st_size > most:
+    if status.st_size > most:
         raise InputError(f"the {what} {path} is too large: it has more than {_size(most)}")
-    return found.st_size
+    return status.st_size
 
 
 def read_bounded(path: Path, most: int, what: str) -> bytes:

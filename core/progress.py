@@ -1,6 +1,6 @@
-"""How far a long loop has come, for whoever shows it.
+"""Progress of long loops, for whoever shows it.
 
-A loop that takes a while hands its steps through `counted`; a bar listens with `heard`. Nothing is
+A loop that takes a while hands its steps through `counted`; a bar listens with `listening`. Nothing is
 computed from what is counted, no GPU is waited for, and where nobody listens the steps are handed on
 as they are.
 """
@@ -43,7 +43,7 @@ _listening: ContextVar[_Listener | None] = ContextVar("listening", default=None)
 
 
 @contextmanager
-def heard(tell: Callable[[Sequence[Stage]], None]) -> Iterator[None]:
+def listening(tell: Callable[[Sequence[Stage]], None]) -> Iterator[None]:
     """Within it, and in this thread, `tell` is called before every step that is counted, with the
     loops that run then, the outermost first.
     """

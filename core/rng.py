@@ -62,7 +62,7 @@ class Rng:
 
 @attrs.frozen
 class SecretRng(Rng):
-    """The same tree, of a seed that others must not find out, as long as one likes.
+    """A tree of streams as `Rng`, of a seed of any length that others must not find out.
 
     On a CPU all numbers of the generator's state are drawn from seed and path by SHAKE-256, in the
     place of the 32 bits that PyTorch keeps of a key: those can be tried one by one, and of some ten

@@ -31,7 +31,7 @@ def cosine(first: float, last: float, done: float, of: float = 1.0) -> float:
 
 
 class Descent(Protocol):
-    """What the loop asks of hyper-parameters."""
+    """Hyper-parameters of the loop."""
 
     @property
     def lr(self) -> float: ...
@@ -62,13 +62,13 @@ def adam(
 
 
 def can_be_replayed(optimiser: torch.optim.Optimizer) -> bool:
-    """Whether a step of it computes all on the device: Adam counts its steps on the CPU, unless told;
+    """True where a step computes all on the device: Adam counts its steps on the CPU, unless `capturable`;
     a hook may change a rate.
     """
     if optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks:
         return False
-    told = all(group.get("capturable", False) for group in optimiser.param_groups)
-    return told or isinstance(optimiser, torch.optim.SGD)
+    capturable = all(group.get("capturable", False) for group in optimiser.param_groups)
+    return capturable or isinstance(optimiser, torch.optim.SGD)
 
 
 def scale_rates(optimisers: Iterable[torch.optim.Optimizer], factor: float) -> None:

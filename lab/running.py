@@ -16,7 +16,7 @@ from core.errors import InputError, one_line
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.files import FileError, path_of
 from core.privacy.membership import LikelihoodRatio
-from core.progress import heard
+from core.progress import listening
 from core.rng import Rng
 from lab.attack import OutOfTime, attack, check_can_be_attacked, earlier
 from lab.bar import Bar
@@ -206,7 +206,7 @@ def _taken(
     name = f"{record.experiment.algorithm}, seed {record.experiment.seed}"
     with (
         Bar(name, total, progress) as bar,
-        heard(bar.tell),
+        listening(bar.tell),
         kept_interrupts() as interrupt_again,
         _failure_recorded(record, path),
     ):

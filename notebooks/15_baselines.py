@@ -332,7 +332,7 @@ method, largest = (
 sent = method.broadcast(runs["feddm"].state, largest.id)
 condensed = method.client_update(largest, sent, Rng(seed)).tensors["images"]
 anchors = desa.anchors(runs["desa"].state)["anchors/images"]
-averages, _ = fedmix.kept(runs["fedmix"].state.tensors)
+averages, _ = fedmix.remembered_averages(runs["fedmix"].state.tensors)
 pictures = {
     "FedMix: averages": averages,
     "FedGAN: generated": generated,
@@ -400,7 +400,7 @@ pd.DataFrame(rows).T
 # ```python
 # for size in (5, 2):
 #     run = lesson.but(rounds=1).run("fedmix", mean_batch=size)
-#     means, _ = fedmix.kept(run.state.tensors)
+#     means, _ = fedmix.remembered_averages(run.state.tensors)
 #     show(image_rows({f"averages of {size}": means[:8]}))
 # ```
 #

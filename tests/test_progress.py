@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from core.progress import counted, heard
+from core.progress import counted, listening
 
 
 def listener():
@@ -15,7 +15,7 @@ def listener():
 
 def test_a_loop_within_a_loop_is_heard_behind_it():
     seen, tell = listener()
-    with heard(tell):
+    with listening(tell):
         for _ in counted("ab", "clients", 2):
             assert list(counted(range(2), "training", 2)) == [0, 1]
     assert seen == [
@@ -30,7 +30,7 @@ def test_a_loop_within_a_loop_is_heard_behind_it():
 
 def test_a_loop_that_is_left_is_over():
     seen, tell = listener()
-    with heard(tell):
+    with listening(tell):
         for _ in counted(range(9), "condensation", 9):
             break
         with pytest.raises(ZeroDivisionError):
@@ -42,7 +42,7 @@ def test_a_loop_that_is_left_is_over():
 def test_nobody_hears_what_was_not_asked_for():
     seen, tell = listener()
     assert list(counted(iter(range(3)), "training", 3)) == [0, 1, 2]
-    with heard(tell):
+    with listening(tell):
         pass
     assert list(counted(range(3), "training", 3)) == [0, 1, 2]
     assert not seen
@@ -51,8 +51,8 @@ def test_nobody_hears_what_was_not_asked_for():
 def test_the_inner_of_two_listeners_hears():
     seen, tell = listener()
     others, tell_others = listener()
-    with heard(tell):
-        with heard(tell_others):
+    with listening(tell):
+        with listening(tell_others):
             list(counted([0], "training", 1))
         list(counted([0], "epochs", 1))
     assert others == [["training 0/1"]] and seen == [["epochs 0/1"]]
@@ -60,7 +60,7 @@ def test_the_inner_of_two_listeners_hears():
 
 def test_loops_in_other_threads_are_not_taken_for_parts_of_this_one():
     seen, tell = listener()
-    with heard(tell), ThreadPoolExecutor(1) as pool:
+    with listening(tell), ThreadPoolExecutor(1) as pool:
         for _ in counted(range(2), "runs", 2):
             here = contextvars.copy_context()
             assert pool.submit(here.run, list, counted("ab", "training", 2)).result() == ["a", "b"]

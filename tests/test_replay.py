@@ -20,7 +20,6 @@ TURNS = ("local_steps", "initial_steps", "server_steps", "generator_steps")
 HOST = {"fedmk", "flmrcm", "fedmd"}
 #: has other loops only
 OTHER = {"asyndgan"}
-#: weights that every step moves
 SUBJECTS = {name: each for name, each in subjects().items() if each.name not in HOST | OTHER}
 
 

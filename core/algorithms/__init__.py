@@ -35,9 +35,11 @@ def find(name: str) -> type[Algorithm]:
     """
     if name not in names():
         raise unknown("algorithm", name, names())
-    here = {module.name for module in pkgutil.iter_modules(__path__)}
-    module = importlib.import_module(f"core.{'algorithms' if name in here else 'baselines'}.{name}")
-    found = {
+    papers = {module.name for module in pkgutil.iter_modules(__path__)}
+    module = importlib.import_module(
+        f"core.{'algorithms' if name in papers else 'baselines'}.{name}"
+    )
+    classes = {
         key: value
         for key, value in vars(module).items()
         if isinstance(value, type)
@@ -45,12 +47,12 @@ def find(name: str) -> type[Algorithm]:
         and value.__module__ == module.__name__
         and not key.startswith("_")
     }
-    if len(found) != 1:
+    if len(classes) != 1:
         raise InputError(
-            f"{module.__file__} must hold one public algorithm, not {len(found)} "
-            f"({', '.join(found) or 'none'}): give each its own file"
+            f"{module.__file__} must hold one public algorithm, not {len(classes)} "
+            f"({', '.join(classes) or 'none'}): give each its own file"
         )
-    (algorithm,) = found.values()
+    (algorithm,) = classes.values()
     own = vars(module).get("Settings")
     if own is not None and own is not getattr(algorithm, "Settings", None):
         raise InputError(

@@ -161,8 +161,8 @@ class FedMK(condensing.Condensing):
         """
         tensors = weights(state.tensors)
         others = [
-            theirs
-            for owner, theirs in take_each("knowledge/", state.tensors).items()
+            knowledge
+            for owner, knowledge in take_each("knowledge/", state.tensors).items()
             if owner != client_id
         ]
         if self.settings.sharing and others:
@@ -190,12 +190,12 @@ class FedMK(condensing.Condensing):
             self.problem(client, messages[client.id], model, rng)
             for client, rng in zip(clients, rngs, strict=True)
         ]
-        found, _ = extract(model, problems, self.settings, task.inputs)
+        extracted, _ = extract(model, problems, self.settings, task.inputs)
         return {
             client.id: Message(
                 {"images": images, "labels": problem.knowledge_labels.to(torch.uint8)}
             )
-            for client, problem, images in zip(clients, problems, found, strict=True)
+            for client, problem, images in zip(clients, problems, extracted, strict=True)
         }
 
     def problem(
@@ -266,8 +266,8 @@ class FedMK(condensing.Condensing):
         return State(state.task, tensors, state.meta | {"round": state.meta["round"] + 1})
 
     def upload_fault(self, upload: Message) -> str | None:
-        """Whether the next client could start from this: sorted labels, the agreed number of images
-        of each class.
+        """Say why the next client could not start from an upload: its labels must be sorted, with the agreed
+        number of images of each class.
         """
         wanted = self.settings.images_per_class
         made, counts = torch.unique_consecutive(upload.tensors["labels"], return_counts=True)
@@ -349,7 +349,7 @@ class FedMK(condensing.Condensing):
     def compared_update(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """What clients upload in the federation that the result is compared with."""
+        """Return what clients upload in the federation that the result is compared with."""
         return self._compared().client_updates(clients, messages, rngs)
 
     def _compared(self) -> FedMK:

@@ -214,16 +214,18 @@ class FedVCK(Condensing):
         them; with `tell_loss` the loss on the way.
         """
         classes = state.task.dataset.num_classes
-        told = {"progress/loss": Field((len(milestones(self.settings.iterations)),), torch.float32)}
+        progress_form = {
+            "progress/loss": Field((len(milestones(self.settings.iterations)),), torch.float32)
+        }
         return condensing.upload_format(state, self.settings, self.settings.wire) | {
             "prototypes/logits": Field((classes, classes), torch.float32),
             "prototypes/samples": state.task.counts(),
-        } | (told if self.settings.tell_loss else {}), {}
+        } | (progress_form if self.settings.tell_loss else {}), {}
 
     def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """What clients upload, condensed as one batch; where every client has a model of its own,
+        """Return what clients upload, condensed as one batch; where every client has a model of its own,
         one after the other.
         """
         message = messages[clients[0].id]
@@ -237,7 +239,7 @@ class FedVCK(Condensing):
     def condense(
         self, clients: Sequence[Client], model: Classifier, rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """What clients with the same model M_t upload (Eq. 4-11)."""
+        """Return what clients with the same model M_t upload (Eq. 4-11)."""
         settings, task = self.settings, clients[0].task
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         logits = task.outputs(model, real.images)
@@ -307,8 +309,8 @@ class FedVCK(Condensing):
         answers = condensing.uploads(clients, real, images, group, self.settings.wire)
         owner, label = real.owner[real.group], real.label[real.group]
         for position, client in enumerate(clients):
-            mine, classes = owner == position, client.task.dataset.num_classes
-            prototypes, _ = server.logit_prototypes(logits[mine], label[mine], classes)
+            own, classes = owner == position, client.task.dataset.num_classes
+            prototypes, _ = server.logit_prototypes(logits[own], label[own], classes)
             # |T_{c,k}| of Eq. 12: all images of a class, also where the client looked at some only
             answers[client.id].tensors.update(
                 {"prototypes/logits": prototypes, "prototypes/samples": client.class_counts}
@@ -363,8 +365,8 @@ class FedVCK(Condensing):
         if contrast is not None:
             tensors |= pack(contrast.projector, "projector/")
         if settings.tell_loss:
-            told = [upload.tensors["progress/loss"] for upload in uploads.values()]
-            tensors["progress/loss"] = torch.stack(told).mean(0)
+            losses = [upload.tensors["progress/loss"] for upload in uploads.values()]
+            tensors["progress/loss"] = torch.stack(losses).mean(0)
         fade = FADE if settings.fading_contrast else 1.0
         return State(task, tensors, {"round": t + 1, "contrast": state.meta["contrast"] * fade})
 
@@ -373,8 +375,8 @@ class FedVCK(Condensing):
         it.
         """
         steps = milestones(self.settings.iterations)
-        told = state.tensors.get("progress/loss", torch.zeros(0)).tolist()
-        return {f"loss_at_{step}": loss for step, loss in zip(steps, told, strict=False)}
+        losses = state.tensors.get("progress/loss", torch.zeros(0)).tolist()
+        return {f"loss_at_{step}": loss for step, loss in zip(steps, losses, strict=False)}
 
     @torch.no_grad()
     def _contrast(

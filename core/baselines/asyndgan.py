@@ -84,12 +84,12 @@ class Settings(LocalTraining):
 
 
 def _root(seed: int) -> Rng:
-    """What the clients of a run draw from."""
+    """Return the root of all draws of a run's clients."""
     return Rng(seed, ("asyndgan",))
 
 
 def adversarial(logits: torch.Tensor, real: bool, loss: str) -> torch.Tensor:
-    """How wrong it is to take patches (N, 1, h, w) for real, or for made: the mean over patches.
+    """Mean loss over patches (N, 1, h, w) that a discriminator should take for real, or for generated.
     Raises InputError for an unknown loss.
     """
     if loss not in GAN_LOSSES:
@@ -126,7 +126,7 @@ class AsynDGAN(Algorithm):
         return State(task, tensors | pack(generator, "generator/"), {"round": 0, "step": 0})
 
     def upload_format(self, state: State) -> Format:
-        """What a client sends in a step: gradients with respect to the images made for it."""
+        """The form of what a client sends in a step: gradients with respect to the images made for it."""
         data = state.task.dataset
         shape = (self.settings.gan_batch, data.channels, data.size, data.size)
         return {"gradients/images": Field(shape, torch.float32)}, {}
@@ -134,7 +134,7 @@ class AsynDGAN(Algorithm):
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
         """This round's part of all steps."""
         root = _root(rng.seed)
-        state = self._introduced(state, clients, ledger, root)
+        state = self._with_label_maps(state, clients, ledger, root)
         # those whose maps were not refused
         clients = [one for one in clients if f"conditions/{one.id}" in state.tensors]
         maps = [state.tensors[f"conditions/{client.id}"] for client in clients]
@@ -159,10 +159,10 @@ class AsynDGAN(Algorithm):
         if until > gan:
             with ledger.timed("server"):
                 steps = range(max(first, gan), until)
-                tensors |= self._taught(state.task, tensors, generator, known, steps, root)
+                tensors |= self._train_student(state.task, tensors, generator, known, steps, root)
         return State(state.task, tensors, meta | {"step": until})
 
-    def _introduced(
+    def _with_label_maps(
         self, state: State, clients: Sequence[Client], ledger: Ledger, root: Rng
     ) -> State:
         """The label maps of the clients that are new to the server."""
@@ -199,16 +199,17 @@ class AsynDGAN(Algorithm):
                 torch.randint(len(own), (batch,), generator=rng.at("rows", client.id).generator())
                 for client, own in zip(clients, maps, strict=True)
             ]
-            there = [
-                mine.to(own.device, non_blocking=True) for own, mine in zip(maps, rows, strict=True)
+            on_device = [
+                drawn.to(own.device, non_blocking=True)
+                for own, drawn in zip(maps, rows, strict=True)
             ]
-            labels = torch.cat([own[mine] for own, mine in zip(maps, there, strict=True)])
+            labels = torch.cat([own[drawn] for own, drawn in zip(maps, on_device, strict=True)])
             # y^ = G(x), x ~ s_k(x)
             with state.task.runtime.autocast():
                 images = generator(labels).float()
         messages = {
-            client.id: ledger.count("down", Message({"images": made, "conditions/rows": mine}))
-            for client, made, mine in zip(clients, images.detach().split(batch), rows, strict=True)
+            client.id: ledger.count("down", Message({"images": made, "conditions/rows": drawn}))
+            for client, made, drawn in zip(clients, images.detach().split(batch), rows, strict=True)
         }
         form = self.upload_format(state)
         answers = self.call_clients("judge", clients, messages, form, ledger, rng)
@@ -275,7 +276,7 @@ class AsynDGAN(Algorithm):
         client.memory |= pack(judge, "judge/") | pack_optimiser(adam, judge, "judge/adam/")
         return Message({"gradients/images": slope})
 
-    def _taught(
+    def _train_student(
         self,
         task: Task,
         tensors: Mapping[str, torch.Tensor],
@@ -284,17 +285,17 @@ class AsynDGAN(Algorithm):
         steps: range,
         root: Rng,
     ) -> dict[str, torch.Tensor]:
-        """The segmentation network after steps on pairs (G(x), x), and what its SGD remembers."""
+        """Return the segmentation network after steps on pairs (G(x), x), and what its SGD remembers."""
         student = task.model_from(tensors, "student/").train()
         descent = sgd(student.parameters(), self.settings)
         unpack_optimiser(descent, student, tensors, "student/sgd/")
         for step in counted(steps, "training", len(steps)):
-            told = conditional.draw(maps, self.settings.batch_size, root.at("pairs", step))
+            pairs = conditional.draw(maps, self.settings.batch_size, root.at("pairs", step))
             with torch.no_grad(), task.runtime.autocast():
-                images = generator(told.labels).float()
+                images = generator(pairs.labels).float()
             with task.runtime.autocast():
                 outputs = student(task.dataset.standardise(images))
-            take_step(task.loss(outputs, told.labels), descent)
+            take_step(task.loss(outputs, pairs.labels), descent)
         return pack(student, "student/") | pack_optimiser(descent, student, "student/sgd/")
 
     def _adam(self, network: nn.Module) -> torch.optim.Adam:

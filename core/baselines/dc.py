@@ -47,7 +47,7 @@ class Settings(CondensingSettings):
 
     @property
     def matching(self) -> GradientMatching:
-        """The same, as gradient matching takes them."""
+        """Return these settings as gradient matching takes them."""
         matches, steps = LOOPS.get(self.images_per_class, (1, 1))
         return part(
             self,

@@ -136,12 +136,12 @@ class Settings(fedavg.Settings):
 
     @property
     def matching(self) -> Condensation:
-        """The same, as condensation takes them."""
+        """Return these settings as condensation takes them."""
         return part(self, Condensation)
 
     @property
     def wants_anchors(self) -> bool:
-        """Whether anything is learnt from anchors; the method is FedAvg otherwise."""
+        """True where anything is learnt from anchors; the method is FedAvg otherwise."""
         return self.learn_anchors or self.reg > 0 or self.kd > 0
 
 
@@ -174,7 +174,7 @@ class DESA(fedavg.FedAvg):
         return super().round(state, clients, ledger, rng)
 
     def upload_fault(self, upload: Message) -> str | None:
-        """Whether anchors hold each class once, with its images."""
+        """Say where an upload of anchors has a class more than once."""
         classes = upload.tensors.get("anchors/classes")
         if classes is None or len(classes.unique()) == len(classes):
             return None
@@ -249,8 +249,8 @@ class DESA(fedavg.FedAvg):
         """The average of the models, and what each model says of the anchors; who sent one has
         them.
         """
-        heard = dict.fromkeys(map(str, uploads), len(state.meta["owners"]))
-        meta = state.meta | {"sent": state.meta["sent"] | heard}
+        sent = dict.fromkeys(map(str, uploads), len(state.meta["owners"]))
+        meta = state.meta | {"sent": state.meta["sent"] | sent}
         tensors = without_outputs(super().server_update(state, uploads, rng).tensors)
         if self.settings.kd:
             images = state.tensors["present/anchors/images"]

@@ -265,13 +265,13 @@ class DFRD(fedavg.FedAvg):
         for _ in counted(range(settings.iterations), "distillation", settings.iterations):
             if settings.moments == "anew":
                 of_generator.state.clear()
-            samples = taken(iter(sample, None), settings.draws)
+            samples = per_step(iter(sample, None), settings.draws)
             student.requires_grad_(False)
             for _ in range(settings.generator_steps):
                 wrong = self.generator_loss(task, generator, student, ensemble, *next(samples))
                 take_step(wrong, of_generator)
             student.requires_grad_(True)
-            lessons = taken(map(partial(lesson, generator), samples), settings.draws)
+            lessons = per_step(map(partial(lesson, generator), samples), settings.draws)
             for _ in range(settings.student_steps):
                 new = next(lessons)
                 old = None if average is None else lesson(average, sample())
@@ -331,11 +331,11 @@ class DFRD(fedavg.FedAvg):
         with task.runtime.autocast():
             merged = generator.merge(noise, labels)
             inputs = self.inputs(task, generator(merged))
-            heard, own = ensemble(inputs, labels), student(inputs).float()
+            teacher_logits, own = ensemble(inputs, labels), student(inputs).float()
         # L_fid = CE(sum_i tau_{i,y} f_i(s), y)
-        loss = F.cross_entropy(heard, labels)
+        loss = F.cross_entropy(teacher_logits, labels)
         loss = loss + settings.transferability * transferability_loss(
-            heard, own, labels, settings.temperature, settings.transferability_form
+            teacher_logits, own, labels, settings.temperature, settings.transferability_form
         )
         if settings.embedding_bound:
             excess = embedding_excess(generator.embedding[labels])
@@ -378,8 +378,10 @@ class DFRD(fedavg.FedAvg):
         with task.runtime.autocast():
             seen = student(torch.cat([inputs for inputs, _ in lessons]))
         losses = [
-            kl_divergence(own, heard, self.settings.temperature)
-            for own, (_, heard) in zip(seen.float().chunk(len(lessons)), lessons, strict=True)
+            kl_divergence(own, teacher_logits, self.settings.temperature)
+            for own, (_, teacher_logits) in zip(
+                seen.float().chunk(len(lessons)), lessons, strict=True
+            )
         ]
         return losses[0] + self.settings.alpha * sum(losses[1:])
 
@@ -394,8 +396,8 @@ class DFRD(fedavg.FedAvg):
         return Generator(network, embedding.to(task.runtime.device)).train()
 
 
-def taken(made: Iterator[Drawn], draws: str) -> Iterator[Drawn]:
-    """What one step after another takes: the first again and again ("once"), or the next
+def per_step(made: Iterator[Drawn], draws: str) -> Iterator[Drawn]:
+    """Iterate over what each step takes: the first again and again ("once"), or the next
     ("each_step").
     """
     return repeat(next(made)) if draws == "once" else made

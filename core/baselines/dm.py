@@ -74,7 +74,7 @@ class DM(OneShotCondensing):
         return encoder
 
     def drawn_from(self, networks: Rng, rngs: Sequence[Rng]) -> Rng:
-        """What networks are drawn from: all clients' stream, or that of the one that is served."""
+        """Return the stream that networks are drawn from: one of all clients, or the served client's."""
         return networks if self.settings.networks == "fresh" else rngs[0].at("networks")
 
     def client_updates(

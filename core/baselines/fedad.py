@@ -55,8 +55,8 @@ class Settings(LocalTraining):
     attention: float = attrs.field(default=1.0, validator=number(0))
 
 
-def answered(network: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a network says, (N, C, S, S), and where it looks, (N, h, w), from one pass: its attention is
+def with_attention(network: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs (N, C, S, S) of a network and its attention (N, h, w) from one pass: the attention is
     sum_c phi_c(x)^2 at the bottleneck, over its largest value. Raises InputError for a network that is
     no U-Net.
     """
@@ -68,7 +68,7 @@ def answered(network: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def attention_loss(own: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
-    """How far a map (N, h, w) lies below the clients' intersection or above their union, squared: the
+    """Squared distance of a map (N, h, w) below the clients' intersection or above their union: the
     mean over places. `maps` are (K, N, h, w).
     """
     # A_cap = min_k A_k, A_cup = max_k A_k
@@ -105,7 +105,9 @@ class FedAD(Algorithm):
         task, data = state.task, state.task.dataset
         count, classes = len(data.val), data.num_classes
         with torch.no_grad():
-            _, looks = answered(task.new_model(Rng(0)).eval(), task.inputs(self.public(task)[:1]))
+            _, looks = with_attention(
+                task.new_model(Rng(0)).eval(), task.inputs(self.public(task)[:1])
+            )
         return {
             "outputs": Field((count, classes, data.size, data.size), torch.float32),
             "attention": Field((count, *looks.shape[1:]), torch.float32, low=0, high=1),
@@ -128,8 +130,8 @@ class FedAD(Algorithm):
             images = messages[client.id].tensors["images"]
             with torch.no_grad(), task.runtime.autocast():
                 parts = images.split(at_once(images))
-                said = [answered(model.eval(), task.inputs(part)) for part in parts]
-            outputs, looks = (torch.cat(one) for one in zip(*said, strict=True))
+                pairs = [with_attention(model.eval(), task.inputs(part)) for part in parts]
+            outputs, looks = (torch.cat(one) for one in zip(*pairs, strict=True))
             answers[client.id] = Message(
                 {"outputs": outputs, "attention": looks, "counts": client.class_counts}
             )
@@ -155,9 +157,10 @@ class FedAD(Algorithm):
         self, task: Task, tensors: Mapping[str, torch.Tensor], first: int, until: int, root: Rng
     ) -> dict[str, torch.Tensor]:
         """The student and its Adam after steps `first` to `until`."""
-        said = list(take_each("teachers/", tensors).values())
+        teachers = list(take_each("teachers/", tensors).values())
         outputs, looks, counts = (
-            torch.stack([one[name] for one in said]) for name in ("outputs", "attention", "counts")
+            torch.stack([one[name] for one in teachers])
+            for name in ("outputs", "attention", "counts")
         )
         # pi_k^c, the same for every image and pixel: (K, 1, C)
         importance = distillation.class_input_importance(counts)
@@ -172,9 +175,9 @@ class FedAD(Algorithm):
                 continue
             inputs = task.inputs(images[rows])
             with task.runtime.autocast():
-                found, own = answered(student, inputs)
+                predicted, own = with_attention(student, inputs)
             # |S(x) - sum_k pi_k T_k(x)|^2, a mean over pixels
-            loss = (found - wanted[rows]).square().sum(1).mean()
+            loss = (predicted - wanted[rows]).square().sum(1).mean()
             if self.settings.attention:
                 loss = loss + self.settings.attention * attention_loss(own, looks[:, rows])
             take_step(loss, optimiser)

@@ -111,7 +111,7 @@ class FedDistill(fedavg.FedAvg):
         }, meta
 
     def _views(self, samples: int) -> int:
-        """How often a client with so many samples has seen one, in all rounds so far or in one."""
+        """Number of times that a client with so many samples has seen one, in all rounds together."""
         return self.schedule.rounds * self.settings.views(samples)
 
     @property

@@ -95,7 +95,7 @@ class FedDM(Condensing):
     def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """What clients upload, condensed as one batch at the same disturbed weights."""
+        """Return what clients upload, condensed as one batch at the same disturbed weights."""
         task, settings, message = clients[0].task, self.settings, messages[clients[0].id]
         real, sizes = condensing.gather(clients, rngs, settings.candidates)
         group = torch.repeat_interleave(condensed_counts(sizes, settings))

@@ -136,7 +136,7 @@ class FedKD(Algorithm):
 
     @property
     def private(self) -> bool:
-        """Whether the settings ask for noise."""
+        """True where the settings ask for noise."""
         return self.settings.private
 
     @property
@@ -172,7 +172,7 @@ class FedKD(Algorithm):
         return State(task, pack(task.new_model(rng.at("model"))), meta)
 
     def _budget(self, task: Task) -> tuple[int, float]:
-        """How many public images a client answers, and the noise multiplier of all its answers."""
+        """Number of public images that a client answers, and the noise multiplier of all its answers."""
         settings = self.settings
         total = len(public.public_images(task, settings))
         queries = min(total, settings.pool or total)

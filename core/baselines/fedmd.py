@@ -71,7 +71,7 @@ class Settings(public.PublicData):
 
     @classmethod
     def released(cls) -> Self:
-        """As in the authors' code the clients are tested; the other values are the defaults."""
+        """The clients are tested, as in the authors' code; the other values are the defaults."""
         return cls(tested="clients")
 
 

@@ -118,15 +118,15 @@ class FedMix(fedavg.FedAvg):
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """The average of the models; who sent one has all averages."""
-        heard = dict.fromkeys(map(str, uploads), len(state.meta["averaged"]))
-        state = attrs.evolve(state, meta=state.meta | {"sent": state.meta["sent"] | heard})
+        sent = dict.fromkeys(map(str, uploads), len(state.meta["averaged"]))
+        state = attrs.evolve(state, meta=state.meta | {"sent": state.meta["sent"] | sent})
         return super().server_update(state, uploads, rng)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
         """The approximate mixup loss of a batch and one average, drawn anew for every batch."""
         if not self.settings.mixup:
             return super().objective(client, received, rng)
-        images, shares = kept(client.memory)
+        images, shares = remembered_averages(client.memory)
         if not len(shares):
             return super().objective(client, received, rng)
         task, draws = client.task, rng.generator(shares.device)
@@ -192,7 +192,7 @@ def averages_format(state: State) -> dict[str, Field]:
     }
 
 
-def kept(memory: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def remembered_averages(memory: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """All averages that a client remembers, in the order in which they came: images (M, C, H, W)
     uint8 and shares of classes (M, classes).
     """
@@ -212,14 +212,14 @@ def averages(client: Client, mean_batch: int | None, rng: Rng) -> Message:
     groups = 0 if samples < 2 else max(1, samples // (mean_batch or samples))
     order = torch.randperm(samples, generator=rng.generator()).to(device)
     size, longer = divmod(samples, groups) if groups else (0, 0)
-    one_hot, found = F.one_hot(client.labels, classes), []
+    one_hot, sums = F.one_hot(client.labels, classes), []
     for count, length in ((longer, size + 1), (groups - longer, size)):
         rows, order = order[: count * length].view(count, length), order[count * length :]
-        found.append(
+        sums.append(
             [
                 each[rows].sum(1, dtype=torch.float32) / max(length, 1)
                 for each in (client.images, one_hot)
             ]
         )
-    images, shares = (torch.cat(parts) for parts in zip(*found, strict=True))
+    images, shares = (torch.cat(parts) for parts in zip(*sums, strict=True))
     return Message({"averages/images": images.round().to(torch.uint8), "averages/labels": shares})

@@ -79,12 +79,12 @@ class Identifier(nn.Module):
         return self.out(self.hidden(latents).relu())
 
 
-def identified(own: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def identifier_loss(own: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """L_advC = - E[log C(z_s)] - E[log(1 - C(z_t))] of logits: what an identifier minimises."""
     return functional.softplus(-own).mean() + functional.softplus(target).mean()
 
 
-def confused(own: torch.Tensor) -> torch.Tensor:
+def encoder_loss(own: torch.Tensor) -> torch.Tensor:
     """L_advE = - 1/2 E[log C(z_s)] - 1/2 E[log(1 - C(z_s))] of logits: what an encoder minimises. It is
     least, log 2, where the identifier cannot tell.
     """
@@ -124,13 +124,13 @@ class FLMRCM(fedavg.FedAvg):
         """Hear the target, then a round of FedAvg. Raises InputError where all clients take part and
         none of them is the target.
         """
-        heard = [client for client in clients if client.id == self.settings.target]
-        if heard:
+        target = [client for client in clients if client.id == self.settings.target]
+        if target:
             id_ = self.settings.target
             messages = {id_: ledger.count("down", super().broadcast(state, id_))}
             form = {"latents": Field(self._form(state.task), torch.float32)}
             given = self.call_clients(
-                "encode", heard, messages, (form, {}), ledger, rng.at("encode", "client"), clients
+                "encode", target, messages, (form, {}), ledger, rng.at("encode", "client"), clients
             )
             if id_ in given:
                 said = {"latents": given[id_].tensors["latents"]}
@@ -219,9 +219,9 @@ class FLMRCM(fedavg.FedAvg):
             with task.runtime.autocast():
                 outputs, maps = encoder(model).answer(task.inputs(images))
             own = maps.float()
-            take_step(identified(identifier(own.detach()), identifier(latents)), optimiser)
+            take_step(identifier_loss(identifier(own.detach()), identifier(latents)), optimiser)
             # L_recon + lambda_adv L_advE
-            return task.loss(outputs, labels) + self.settings.adversarial * confused(
+            return task.loss(outputs, labels) + self.settings.adversarial * encoder_loss(
                 identifier(own)
             )
 

@@ -115,8 +115,8 @@ def gather(
     )
     if most is not None:
         first = sizes.cumsum(0) - sizes
-        kept = torch.arange(len(group), device=group.device) - first[group] < most
-        group, pixels = group[kept], pixels[kept]
+        within = torch.arange(len(group), device=group.device) - first[group] < most
+        group, pixels = group[within], pixels[within]
     share = 1 / torch.bincount(group, minlength=len(key))
     return RealData(pixels, group, share[group], key // classes, key % classes), sizes
 
@@ -270,8 +270,8 @@ class Knowledge:
 
     def since(self, first: int) -> Knowledge:
         """The part from a round on."""
-        kept = self.round >= first
-        return Knowledge(self.images[kept], self.labels[kept], self.round[kept])
+        later = self.round >= first
+        return Knowledge(self.images[later], self.labels[later], self.round[later])
 
     def features(self, task: Task, model: Classifier) -> torch.Tensor:
         """psi(s) of all images, (M, D) float32."""

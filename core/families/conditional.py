@@ -1,4 +1,4 @@
-"""What AsynDGAN and FedIOD share where every pixel has an answer: a generator that is told label maps,
+"""Parts of AsynDGAN and FedIOD where every pixel has an answer: a generator from label maps,
 judges that see an image beside its map, and a perceptual loss on a client's own network.
 
 The label maps are the clients' own: each sends its maps once, before the first step, and the server

@@ -1,4 +1,4 @@
-"""What the methods of GDD-FL's table share: clients speak once, then the server trains a new model
+"""Base of the methods of GDD-FL's table: clients upload once, then the server trains a new model
 on what they sent.
 
 Tian, Wang, Jin, Wang. Communication-Efficient Federated Skin Lesion Classification with

@@ -1,4 +1,4 @@
-"""What methods share whose clients keep a network of their own, and these networks are tested."""
+"""Base of methods whose clients keep networks of their own, which are tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What FedDF, FedMD and FedKD share: public images without labels, and networks that learn from
+"""Parts of FedDF, FedMD and FedKD: public images without labels, and networks that learn from
 answers to them.
 """
 

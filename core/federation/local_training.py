@@ -61,7 +61,7 @@ class LocalTraining:
         return batches(samples, self.batch_size, steps, rng.at("batches"), labels.device)
 
     def views(self, samples: int) -> int:
-        """How often such a client sees a sample in a round, at most."""
+        """Samples that such a client sees in a round at most, each as often as it comes."""
         return self.steps(samples) * min(self.batch_size, samples)
 
 

@@ -32,8 +32,8 @@ def finish(device: torch.device) -> None:
 
 
 def vectors() -> str:
-    """What PyTorch computes with on this CPU, as in "AVX2", "AVX512", or "AMX" where there are units
-    for the products of matrices besides.
+    """Name of the units that PyTorch computes with on this CPU: "AVX2", "AVX512", or "AMX" where there are
+    units for the products of matrices besides.
     """
     if torch.cpu.get_capabilities().get("amx_tile"):
         return "AMX"
@@ -103,8 +103,8 @@ class Runtime:
         pool = ThreadPoolExecutor(min(threads, MOST_RUNS), "run", torch.set_num_threads, (1,))
         try:
             # what holds for the caller, such as who hears of progress, holds in the threads
-            here = copy_context()
-            yield from pool.map(lambda item: here.copy().run(function, item), items)
+            context = copy_context()
+            yield from pool.map(lambda item: context.copy().run(function, item), items)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             torch.set_num_threads(threads)
@@ -135,7 +135,7 @@ class Runtime:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS: bytes
 
     def describe(self) -> dict[str, str | int]:
-        """What a record says about the machine."""
+        """Return what a record says about the machine."""
         name = (
             torch.cuda.get_device_name(self.device)
             if self.device.type == "cuda"

@@ -36,7 +36,7 @@ class Learner:
 
 
 def clients_at_once(model: nn.Module, images: torch.Tensor, settings: LocalTraining) -> int:
-    """How many clients with such a network and such images (N, C, H, W) train as one program: 1 where
+    """Number of clients with such a network and images (N, C, H, W) that train as one program: 1 where
     that is no gain, or cannot be.
     """
     weights = sum(weight.numel() for weight in model.parameters())

@@ -111,13 +111,13 @@ def unpack_optimiser(
     optimiser: torch.optim.Optimizer, network: nn.Module, tensors: Named, prefix: str = ""
 ) -> None:
     """Give an optimiser back what stands below a prefix; where nothing does, it starts anew."""
-    kept: dict[str, Tensors] = {}
+    stored: dict[str, Tensors] = {}
     for key, value in take(prefix, tensors).items():
         quantity, _, name = key.rpartition("/")
-        kept.setdefault(name, {})[quantity] = value
+        stored.setdefault(name, {})[quantity] = value
     for name, parameter in network.named_parameters():
         # Adam counts its steps on the CPU
         optimiser.state[parameter] = {
             quantity: value.clone().cpu() if quantity == "step" else value.clone()
-            for quantity, value in kept.get(name, {}).items()
+            for quantity, value in stored.get(name, {}).items()
         }

@@ -30,7 +30,7 @@ from core.federation import (
     UploadError,
     validate_uploads,
 )
-from core.progress import Stage, heard
+from core.progress import Stage, listening
 from core.rng import Rng
 from tests.algorithms.hostile import nothing_gets_by
 from tests.algorithms.subjects import (
@@ -87,7 +87,7 @@ def second(
     torch.manual_seed(1)
     random.seed(1)
     before = torch.random.get_rng_state(), random.getstate()
-    with heard(tell):
+    with listening(tell):
         results = list(subject.run(clients))
     still = torch.equal(before[0], torch.random.get_rng_state()) and before[1] == random.getstate()
     return results, clients, stages, still

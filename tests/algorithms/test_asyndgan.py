@@ -131,7 +131,7 @@ def test_the_server_trains_on_normalised_made_images(task):
     state = algorithm.initialise(task, Rng(0))
     maps = [conditional.maps_of(client) for client in make_clients(TINY, task)]
     generator = algorithm.generator(state)
-    found = algorithm._taught(task, state.tensors, generator, maps, range(2), Rng(4))
+    found = algorithm._train_student(task, state.tensors, generator, maps, range(2), Rng(4))
     student = task.model_from(state.tensors, "student/").train()
     for step in range(2):
         told = conditional.draw(maps, 4, Rng(4).at("pairs", step))
@@ -255,13 +255,13 @@ def test_rounds_only_cut_the_steps(task):
 
 def test_all_that_the_server_knows_teaches_also_where_clients_take_turns(task, monkeypatch):
     """One client takes part in a round; the maps of those before it are there, too."""
-    seen, taught = [], AsynDGAN._taught
+    seen, taught = [], AsynDGAN._train_student
 
     def noting(self, task, tensors, generator, maps, *rest):
         seen.append([len(own) for own in maps])
         return taught(self, task, tensors, generator, maps, *rest)
 
-    monkeypatch.setattr(AsynDGAN, "_taught", noting)
+    monkeypatch.setattr(AsynDGAN, "_train_student", noting)
     stated = attrs.evolve(TINY, settings=FAST | {"gan_steps": 1}, active=1, rounds=4)
     sizes = {client.id: len(client) for client in make_clients(stated, task)}
     *_, last = rounds(stated, task=task)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from core.baselines import fedad as module
-from core.baselines.fedad import answered, attention_loss
+from core.baselines.fedad import attention_loss, with_attention
 from core.errors import InputError
 from core.federation import Message, Runtime
 from core.rng import Rng
@@ -25,12 +25,12 @@ def test_attention_by_hand(task):
     network = task.model_from(TINY.new_algorithm().initialise(task, R).tensors, "student/").eval()
     inputs = task.inputs(task.dataset.val.images[:2])
     energy = (network.encode(inputs)[-1] ** 2).sum(1)
-    outputs, found = answered(network, inputs)
+    outputs, found = with_attention(network, inputs)
     assert torch.equal(outputs, network(inputs))
     for one, raw in zip(found, energy, strict=True):
         torch.testing.assert_close(one, raw / raw.max())
     with pytest.raises(InputError, match="model 'unet'"):
-        answered(torch.nn.Identity(), inputs)
+        with_attention(torch.nn.Identity(), inputs)
 
 
 def test_attention_loss_by_hand():
@@ -61,7 +61,7 @@ def test_a_client_answers_with_a_network_of_its_own_that_has_trained_as_long_as_
     assert [steps for _, steps in trained] == [2 * -(-len(client) // 4) for client in clients]
     for client, (model, _), answer in zip(clients, trained, answers.values(), strict=True):
         assert answer.tensors["counts"].tolist() == [client.labels.numel()]  # pixels
-        outputs, looks = answered(model, task.inputs(images))
+        outputs, looks = with_attention(model, task.inputs(images))
         torch.testing.assert_close(answer.tensors["outputs"], outputs)
         torch.testing.assert_close(answer.tensors["attention"], looks)
     one, *others = (next(model.parameters()) for model, _ in trained)
@@ -84,7 +84,7 @@ def test_the_students_loss_weighs_clients_and_attention(drawn, counts, shares):
     task = attrs.evolve(task, dataset=attrs.evolve(task.dataset, val=some))
     state, inputs = algorithm.initialise(task, R), task.inputs(algorithm.public(task))
     said = [
-        (*answered(task.new_model(Rng(k)), inputs), torch.tensor(count))
+        (*with_attention(task.new_model(Rng(k)), inputs), torch.tensor(count))
         for k, count in enumerate(counts, 1)
     ]
     told = {
@@ -95,7 +95,7 @@ def test_the_students_loss_weighs_clients_and_attention(drawn, counts, shares):
     found = algorithm._distilled(task, state.tensors | told, 0, 1, R)
     (rows,) = batches(len(inputs), 4, 1, R.at("batches"), inputs.device)
     student = task.model_from(state.tensors, "student/")
-    outputs, own = answered(student, inputs[rows])
+    outputs, own = with_attention(student, inputs[rows])
     wanted = sum(
         torch.tensor(share).view(-1, 1, 1) * told[f"teachers/{k}/outputs"][rows]
         for k, share in enumerate(shares)

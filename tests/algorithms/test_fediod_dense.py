@@ -70,7 +70,7 @@ def test_the_server_is_told_the_clients_own_masks(begun):
 def test_the_mimic_loss_is_that_of_pixels(begun, task):
     """Eq. 8 to 10 pixel by pixel, in NumPy."""
     _, state, clients, server, side = begun
-    images, told = server.images(0).detach(), server.told(0)
+    images, told = server.images(0).detach(), server.label_maps(0)
     answers, _ = side.answer(images, 0, told)
     z = answers.logits.numpy().astype(float)
     counts = np.stack([state.tensors[f"counts/{c.id}"].numpy() for c in clients]).astype(float)
@@ -100,7 +100,7 @@ def test_confidence_and_divergence_are_those_of_pixels(begun):
 
 def test_a_judge_sees_the_image_beside_its_map(begun, task):
     *_, server, side = begun
-    images, told = server.images(0).detach(), server.told(0)
+    images, told = server.images(0).detach(), server.label_maps(0)
     inputs = task.dataset.standardise(images)
     shown = conditional.beside(task, inputs, told.labels)
     assert torch.equal(shown[:, 3:], planes(told.labels, 3)) and torch.equal(shown[:, :3], inputs)
@@ -112,7 +112,7 @@ def test_a_judge_sees_the_image_beside_its_map(begun, task):
 def test_the_perceptual_loss_is_of_a_clients_own_images(begun, task):
     """By hand: mean squared distances of the maps of the client's own teacher."""
     _, _, clients, server, side = begun
-    images, told = server.images(0).detach(), server.told(0)
+    images, told = server.images(0).detach(), server.label_maps(0)
     _, graph = side.answer(images, 0, told)
     for k, client in enumerate(clients):
         (n,) = (told.rows[k] >= 0).nonzero().flatten().tolist()
@@ -207,7 +207,7 @@ def test_the_student_sees_fresh_images_in_each_of_its_steps(begun):
     sent = [one for one in crossed if "images" in one]
     assert len(sent) == 1 + 3
     for part, one in enumerate(sent):
-        assert torch.equal(one["conditions/labels"], server.told(0, part).labels)
+        assert torch.equal(one["conditions/labels"], server.label_maps(0, part).labels)
         assert not any(torch.equal(one["images"], other["images"]) for other in sent[:part])
 
 
@@ -232,7 +232,7 @@ def test_real_images_are_drawn_anew_in_every_step(begun):
 def test_the_perceptual_gradient_has_its_factor(begun):
     """Of each client the whole of it: with this term alone, against autograd."""
     _, server, side = sides_of(begun, gan=0.0, perceptual=2.0)
-    images, told = server.images(0).detach(), server.told(0)
+    images, told = server.images(0).detach(), server.label_maps(0)
     (_, graph), (_, twin) = (side.answer(images, 0, told) for _ in range(2))
     (wanted,) = torch.autograd.grad(2 * twin.perceiving.sum(), twin.images)
     torch.testing.assert_close(side.pull_back(graph, AnswerGradients(), 0), wanted)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.baselines.flmrcm import FLMRCM, Identifier, confused, identified
+from core.baselines.flmrcm import FLMRCM, Identifier, encoder_loss, identifier_loss
 from core.errors import InputError
 from core.federation import Client, Message, loop
 from core.models import count_parameters, fresh
@@ -33,10 +33,10 @@ def test_losses_by_hand():
         return 1 / (1 + math.exp(-z))
 
     wanted = -(math.log(c(1.0)) + math.log(c(-2.0))) / 2 - math.log(1 - c(0.5))
-    assert identified(own, target).item() == pytest.approx(wanted)
+    assert identifier_loss(own, target).item() == pytest.approx(wanted)
     halves = [math.log(c(z)) + math.log(1 - c(z)) for z in (1.0, -2.0)]
-    assert confused(own).item() == pytest.approx(-sum(halves) / 4)
-    assert confused(torch.zeros(3)).item() == pytest.approx(math.log(2))
+    assert encoder_loss(own).item() == pytest.approx(-sum(halves) / 4)
+    assert encoder_loss(torch.zeros(3)).item() == pytest.approx(math.log(2))
 
 
 def test_an_identifier_is_two_matrices_with_a_relu_between():
@@ -62,7 +62,7 @@ def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):
     before = [w.detach().clone() for w in weights]
     images, labels = client.images[:4], client.labels[:4]
     own = model.encode(task.inputs(images))[-1]
-    loss = identified(identifier(own.detach()), identifier(latents))
+    loss = identifier_loss(identifier(own.detach()), identifier(latents))
     slopes = torch.autograd.grad(loss, weights)
     adam = torch.optim.Adam(weights, lr)
     total = algorithm.aligned(task, identifier, adam, latents)(model, images, labels)
@@ -70,7 +70,7 @@ def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):
         # Adam: m / (sqrt(v) + eps) = g / (|g| + eps) in the first step
         wanted = -lr * slope / (slope.abs() + 1e-8)
         torch.testing.assert_close(new.detach() - old, wanted, rtol=0, atol=1e-3 * lr)
-    wanted = task.loss(model(task.inputs(images)), labels) + 0.3 * confused(identifier(own))
+    wanted = task.loss(model(task.inputs(images)), labels) + 0.3 * encoder_loss(identifier(own))
     assert total.item() == pytest.approx(wanted.item(), rel=1e-5)
     pairs = (torch.autograd.grad(one, list(model.parameters())) for one in (total, wanted))
     for found, right in zip(*pairs, strict=True):

@@ -109,7 +109,7 @@ class FedIOD(Conversation):
 
     @property
     def private(self) -> bool:
-        """Whether the settings ask for noise."""
+        """True where the settings ask for noise."""
         return self.settings.private
 
     @property
@@ -195,14 +195,14 @@ class FedIOD(Conversation):
         if not meta["all"]:
             meta["all"] = settings.all_steps(samples)
             meta["noise"], meta["last"] = self.budget(meta["all"])
-        told = {"steps": meta["all"]}
+        run = {"steps": meta["all"]}
         if settings.discriminator_rests:
-            told["epoch"] = settings.epoch_steps(samples)
-        heard = {
-            client.id: ledger.count("down", Message({}, {"weight": share, **told}))
+            run["epoch"] = settings.epoch_steps(samples)
+        messages = {
+            client.id: ledger.count("down", Message({}, {"weight": share, **run}))
             for client, share in zip(clients, self.gan_weights(counts).tolist(), strict=True)
         }
-        self.call_clients("hear", clients, heard, ({}, {}), ledger, rng)
+        self.call_clients("hear", clients, messages, ({}, {}), ledger, rng)
         return State(state.task, tensors, meta)
 
     def gan_weights(self, counts: torch.Tensor) -> torch.Tensor:
@@ -271,10 +271,10 @@ class FedIOD(Conversation):
     def sides(
         self, state: State, clients: Sequence[Client], root: Rng
     ) -> tuple[Server, ClientsSide]:
-        """What the server has, and what the clients have, when stage two begins or goes on."""
+        """Return what the server has and what the clients have when stage two begins or goes on."""
         counts = torch.stack([state.tensors[f"counts/{client.id}"] for client in clients])
-        told = take("conditions/", state.tensors)
-        maps = [told[str(client.id)] for client in clients] if told else []
+        by_client = take("conditions/", state.tensors)
+        maps = [by_client[str(client.id)] for client in clients] if by_client else []
         server = Server(state.task, self.settings, state.tensors, counts, root, maps)
         if self.remote:
             return server, ClientsElsewhere(self, clients, self.upload_format(state)[0], root)
@@ -301,16 +301,16 @@ class FedIOD(Conversation):
         """One distillation step of Alg. 1. What crosses the network in it is yielded before
         anything is computed from it.
         """
-        images, told = server.images(now), server.told(now)
+        images, maps = server.images(now), server.label_maps(now)
         sent = images.detach()
-        yield sent_down(sent, told)
+        yield sent_down(sent, maps)
         if now < self.settings.pretrain_steps:
-            slopes = side.pull_back(side.judge_only(sent, now, told), AnswerGradients(), now)
+            slopes = side.pull_back(side.judge_only(sent, now, maps), AnswerGradients(), now)
             assert slopes is not None  # there is an adversarial loss
             yield slopes_up(slopes)
             server.generator_step(images, slopes.sum(0))
             return
-        answers, graph = side.answer(sent, now, told)
+        answers, graph = side.answer(sent, now, maps)
         yield answers_up(answers)
         pull, through_student = server.learn(answers, sent)
         if pull.of(0):
@@ -324,9 +324,9 @@ class FedIOD(Conversation):
         for part in range(1, self.settings.fresh_batches + 1):
             with torch.no_grad():
                 fresh = server.images(now, part)
-            told = server.told(now, part)
-            yield sent_down(fresh, told)
-            more = side.answer_only(fresh, now, part, told)
+            maps = server.label_maps(now, part)
+            yield sent_down(fresh, maps)
+            more = side.answer_only(fresh, now, part, maps)
             yield answers_up(more)
             server.learn_only(more, fresh)
 
@@ -334,9 +334,9 @@ class FedIOD(Conversation):
         """Images of the trained generator, (count, C, S, S) in [0, 1], by its running statistics."""
         generator = generator_from(state.task, self.settings, state.tensors).eval()
         device = state.task.runtime.device
-        told = take("conditions/", state.tensors)
+        by_client = take("conditions/", state.tensors)
         # by id, for a state that was read again has its tensors in the order of their names
-        if maps := [told[owner] for owner in sorted(told, key=int)]:
+        if maps := [by_client[owner] for owner in sorted(by_client, key=int)]:
             return self.painted(state, conditional.draw(maps, count, rng).labels)
         noise = torch.randn(
             count, self.settings.noise, generator=rng.generator(device), device=device
@@ -354,7 +354,7 @@ class FedIOD(Conversation):
         return state.task.model_from(state.tensors, "student/")
 
     def measures(self, state: State) -> dict[str, float]:
-        """How the last step of stage two stood, scores of synthetic images, and what a private run
+        """Measures of the last step of stage two, scores of synthetic images, and what a private run
         spent of epsilon.
         """
         return dict(state.meta["measures"])
@@ -375,11 +375,11 @@ class Exchange:
         return Message(dict(self.tensors(position)))
 
 
-def sent_down(images: torch.Tensor, told: LabelMaps | None) -> Exchange:
+def sent_down(images: torch.Tensor, maps: LabelMaps | None) -> Exchange:
     """The exchange in which the server sends images (N, C, S, S) to every client, with the label maps
     that they were made from.
     """
-    return Exchange("down", with_maps(images, told))
+    return Exchange("down", with_maps(images, maps))
 
 
 def answers_up(answers: Answers) -> Exchange:

@@ -26,7 +26,7 @@ from core.rng import Rng
 
 @attrs.frozen(eq=False)
 class Answers:
-    """What K clients say of N images: logits (K, N, C); D_k(x), (K, N), and E D_k(x'_k), (K,),
+    """Answers of K clients to N images: logits (K, N, C); D_k(x), (K, N), and E D_k(x'_k), (K,),
     where they are sent.
     """
 
@@ -35,7 +35,7 @@ class Answers:
     real: torch.Tensor | None = None
 
     def of(self, position: int) -> dict[str, torch.Tensor]:
-        """What one client uploads."""
+        """Return what one client uploads."""
         sent = {"logits": self.logits[position]}
         if self.generated is not None and self.real is not None:
             sent |= {
@@ -55,13 +55,13 @@ class AnswerGradients:
     generated: torch.Tensor | None = None
 
     def of(self, position: int) -> dict[str, torch.Tensor]:
-        """What the server sends to one client."""
+        """Return what the server sends to one client."""
         both = {"gradients/logits": self.logits, "gradients/generated": self.generated}
         return {name: value[position] for name, value in both.items() if value is not None}
 
     @classmethod
     def joined(cls, messages: Sequence[Message]) -> AnswerGradients:
-        """What several clients were sent."""
+        """Join what several clients were sent."""
 
         def each(name: str) -> torch.Tensor | None:
             if name not in messages[0].tensors:
@@ -73,7 +73,7 @@ class AnswerGradients:
 
 @attrs.frozen(eq=False)
 class Graph:
-    """What the clients computed for the last images, kept until the server has answered: it never
+    """The computations of the clients for the last images, kept until the server has answered: it never
     leaves them.
     """
 
@@ -165,47 +165,49 @@ class ClientsHere:
             inputs = conditional.beside(self.task, inputs, maps)
         return inputs.unflatten(0, (len(picked), size))
 
-    def _shown(self, inputs: torch.Tensor, told: LabelMaps | None) -> torch.Tensor:
-        """What judges see of generated images (K, N, C, S, S)."""
-        return inputs if told is None else conditional.beside(self.task, inputs, told.labels)
+    def _judge_inputs(self, inputs: torch.Tensor, maps: LabelMaps | None) -> torch.Tensor:
+        """Inputs of the discriminators for generated images (K, N, C, S, S)."""
+        return inputs if maps is None else conditional.beside(self.task, inputs, maps.labels)
 
-    def _perceived(self, inputs: torch.Tensor, told: LabelMaps | None) -> torch.Tensor | None:
+    def _perceived(self, inputs: torch.Tensor, maps: LabelMaps | None) -> torch.Tensor | None:
         """The perceptual loss of each client, (K,), on those of the images (K, N, C, S, S) whose label
         maps are its own: it knows what these images should look like.
         """
-        if told is None or not self.settings.perceptual:
+        if maps is None or not self.settings.perceptual:
             return None
         losses = []
         for position, client in enumerate(self.clients):
-            own = told.rows[position]
-            mine = (own >= 0).nonzero().flatten()
-            if not len(mine):  # fewer images than clients
+            own = maps.rows[position]
+            places = (own >= 0).nonzero().flatten()
+            if not len(places):  # fewer images than clients
                 losses.append(inputs.new_zeros(()))
                 continue
-            mine, rows = (one.to(inputs.device, non_blocking=True) for one in (mine, own[mine]))
+            places, rows = (
+                one.to(inputs.device, non_blocking=True) for one in (places, own[places])
+            )
             real = client.some(rows)
-            network, made = self.teachers.networks[position], inputs[position, mine]
+            network, made = self.teachers.networks[position], inputs[position, places]
             losses.append(conditional.perceptual_loss(network, made, self.task.inputs(real)))
         return torch.stack(losses)
 
     def answer(
-        self, images: torch.Tensor, step: int, told: LabelMaps | None = None
+        self, images: torch.Tensor, step: int, maps: LabelMaps | None = None
     ) -> tuple[Answers, Graph]:
         """z_k = T_k(x), D_k(x) and E D_k(x'_k) of images (N, C, S, S), and the graph that
-        `pull_back` needs; `told` are the label maps of the images, where they were made from such.
+        `pull_back` needs; `maps` are the label maps of the images, where they were made from such.
         """
         leaf, inputs = self._copies(images)
         with self.task.runtime.autocast():
             logits = self.teachers.each(inputs).float()
-        graph, real = self._judged(leaf, inputs, step, logits, told)
+        graph, real = self._judged(leaf, inputs, step, logits, maps)
         return self._sent(logits, graph.generated, real, ("logits", step)), graph
 
-    def judge_only(self, images: torch.Tensor, step: int, told: LabelMaps | None = None) -> Graph:
+    def judge_only(self, images: torch.Tensor, step: int, maps: LabelMaps | None = None) -> Graph:
         """The discriminators' part of `answer`: all that is needed while only they and the
         generator learn.
         """
         leaf, inputs = self._copies(images)
-        return self._judged(leaf, inputs, step, None, told)[0]
+        return self._judged(leaf, inputs, step, None, maps)[0]
 
     def _copies(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A copy of the images for each client, (K, N, C, S, S), which gradients reach; and as
@@ -223,28 +225,28 @@ class ClientsHere:
         inputs: torch.Tensor,
         step: int,
         logits: torch.Tensor | None,
-        told: LabelMaps | None,
+        maps: LabelMaps | None,
     ) -> tuple[Graph, torch.Tensor]:
         """L_gan^k(G, D_k) <- D_k(x'_k), D_k(x), within the clients' graph; and E D_k(x'_k),
         (K,).
         """
         if self.settings.discriminator_first:
-            *_, judging, _ = self._played(inputs.detach(), step, told)
+            *_, judging, _ = self._played(inputs.detach(), step, maps)
             self._discriminators_learn(judging, step)
-        fake, real, judging, fooling = self._played(inputs, step, told)
+        fake, real, judging, fooling = self._played(inputs, step, maps)
         with self.task.runtime.autocast():
-            perceiving = self._perceived(inputs, told)
+            perceiving = self._perceived(inputs, maps)
         graph = Graph(leaf, logits, self._says(fake), judging, fooling, perceiving)
         return graph, self._says(real).mean(1)
 
     def _played(
-        self, inputs: torch.Tensor, step: int, told: LabelMaps | None
+        self, inputs: torch.Tensor, step: int, maps: LabelMaps | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What D_k says of generated images (K, N, C, S, S) and of real ones, as logits, and L_gan^k
+        """Outputs of D_k for generated images (K, N, C, S, S) and of real ones, as logits, and L_gan^k
         as D_k and as G minimise it, (K,) each.
         """
         with self.task.runtime.autocast():
-            fake = self.judge.each(self._shown(inputs, told))
+            fake = self.judge.each(self._judge_inputs(inputs, maps))
             real = self.judge.each(self._real(step))
         losses = distillation.gan_losses(
             fake, real, self.gan_weights, self.settings.gan_loss, self.settings.gan_weighted
@@ -268,7 +270,7 @@ class ClientsHere:
 
     @torch.no_grad()
     def answer_only(
-        self, images: torch.Tensor, step: int, part: int, told: LabelMaps | None = None
+        self, images: torch.Tensor, step: int, part: int, maps: LabelMaps | None = None
     ) -> Answers:
         """The answers on images that the student alone learns from: nobody else does."""
         inputs = self._inputs(images.expand(len(self.clients), *images.shape))
@@ -276,7 +278,7 @@ class ClientsHere:
             logits = self.teachers.each(inputs).float()
             if not self.settings.sends_judgements:
                 return self._sent(logits, None, None, ("logits", step, part))
-            fake = self.judge.each(self._shown(inputs, told))
+            fake = self.judge.each(self._judge_inputs(inputs, maps))
             real = self.judge.each(self._real(step))
         return self._sent(
             logits, self._says(fake), self._says(real).mean(1), ("logits", step, part)
@@ -295,7 +297,7 @@ class ClientsHere:
         real: torch.Tensor | None,
         purpose: tuple[str | int, ...],
     ) -> Answers:
-        """What leaves the clients: cut off from their graphs, and noised where the run is
+        """Return what leaves the clients: cut off from their graphs, and noised where the run is
         private.
         """
         logits = self._private(logits.detach(), self.settings.logit_norm, purpose)
@@ -352,13 +354,13 @@ class ClientsHere:
         rows = rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         noised = [
             clip_and_noise(
-                mine,
+                own,
                 bound,
                 self.multiplier,
-                self.rng.at("private", client.id, *purpose).generator(mine.device),
+                self.rng.at("private", client.id, *purpose).generator(own.device),
                 checked=True,
             )
-            for client, mine in zip(self.clients, rows, strict=True)
+            for client, own in zip(self.clients, rows, strict=True)
         ]
         return torch.stack(noised).clamp(-LARGEST, LARGEST)
 

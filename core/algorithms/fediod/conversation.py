@@ -1,4 +1,4 @@
-"""What FedIOD's clients answer to the questions of stage two, and how a server asks clients that are
+"""The answers of FedIOD's clients to the questions of stage two, and how a server asks clients that are
 elsewhere.
 
 In one process all clients are served together and keep the graph of a step until the server has
@@ -66,14 +66,14 @@ class Conversation(Algorithm):
         InputError where a private client, whose noise depends on the steps, has heard otherwise.
         """
         for client in clients:
-            heard, device = messages[client.id], client.labels.device
-            steps = heard.whole("steps")
+            message, device = messages[client.id], client.labels.device
+            steps = message.whole("steps")
             if self.settings.private and int(client.memory.get(STEPS, steps)) != steps:
                 raise InputError(f"client {client.id} has heard of another number of steps before")
-            client.memory[WEIGHT] = torch.tensor(heard.number("weight"), device=device)
+            client.memory[WEIGHT] = torch.tensor(message.number("weight"), device=device)
             client.memory[STEPS] = torch.tensor(steps, device=device)
             if self.settings.discriminator_rests:
-                client.memory[EPOCH] = torch.tensor(heard.whole("epoch"), device=device)
+                client.memory[EPOCH] = torch.tensor(message.whole("epoch"), device=device)
         return {client.id: Message({}) for client in clients}
 
     def answer(
@@ -121,8 +121,8 @@ class Conversation(Algorithm):
         self.release(clients, rngs, 1 + int(rngs[0].parent.path[-1]))
         side, step, part = self._recalled(clients, rngs)
         asked = [messages[client.id].tensors for client in clients]
-        told = LabelMaps.received(asked)
-        answers = side.answer_only(asked[0]["images"], step, part, told)
+        maps = LabelMaps.received(asked)
+        answers = side.answer_only(asked[0]["images"], step, part, maps)
         return {client.id: Message(answers.of(k)) for k, client in enumerate(clients)}
 
     def logits(
@@ -131,8 +131,10 @@ class Conversation(Algorithm):
         """z_k of any images, for tests. Raises InputError for private clients, whom nobody tests."""
         if self.settings.private:
             raise InputError("a private client shows what its teacher says to nobody")
-        found = self._recalled(clients, rngs)[0].logits(messages[clients[0].id].tensors["images"])
-        return {client.id: Message({"logits": found[k]}) for k, client in enumerate(clients)}
+        logits_of = self._recalled(clients, rngs)[0].logits(
+            messages[clients[0].id].tensors["images"]
+        )
+        return {client.id: Message({"logits": logits_of[k]}) for k, client in enumerate(clients)}
 
     def _recalled(
         self, clients: Sequence[Client], rngs: Sequence[Rng]
@@ -160,11 +162,11 @@ class Conversation(Algorithm):
         if not settings.private:
             return
         places = 2 + settings.fresh_batches
-        answered = place == 1 or step >= settings.pretrain_steps
+        logits_due = place == 1 or step >= settings.pretrain_steps
         for client in clients:
             last = self.budget(int(client.memory[STEPS]))[1]
             now, spent = places * step + place, int(client.memory.get(SPENT, 0))
-            if not (answered and 0 <= step < last and 0 <= place < places and now >= spent):
+            if not (logits_due and 0 <= step < last and 0 <= place < places and now >= spent):
                 raise InputError(
                     f"client {client.id} is asked for more than its privacy budget of epsilon "
                     f"{settings.epsilon or settings.full_epsilon:g} allows"
@@ -195,24 +197,24 @@ class Conversation(Algorithm):
 Down = Callable[[int], Mapping[str, torch.Tensor]]
 
 
-def with_maps(images: torch.Tensor, told: LabelMaps | None) -> Down:
+def with_maps(images: torch.Tensor, maps: LabelMaps | None) -> Down:
     """Images (N, C, S, S) for every client, with the label maps that they were made from."""
-    return lambda k: {"images": images, **(told.of(k) if told else {})}
+    return lambda k: {"images": images, **(maps.of(k) if maps else {})}
 
 
 class ClientsSide(Protocol):
     """The clients' side of stage two, as the server sees it: see `ClientsHere`."""
 
     def answer(
-        self, images: torch.Tensor, step: int, told: LabelMaps | None = None
+        self, images: torch.Tensor, step: int, maps: LabelMaps | None = None
     ) -> tuple[Answers, Any]:
         """The answers of all clients, and what `pull_back` needs to know of the step."""
 
-    def judge_only(self, images: torch.Tensor, step: int, told: LabelMaps | None = None) -> Any:
-        """What `pull_back` needs to know of a step in which nobody answers."""
+    def judge_only(self, images: torch.Tensor, step: int, maps: LabelMaps | None = None) -> Any:
+        """Return what `pull_back` needs to know of a step in which nobody answers."""
 
     def answer_only(
-        self, images: torch.Tensor, step: int, part: int, told: LabelMaps | None = None
+        self, images: torch.Tensor, step: int, part: int, maps: LabelMaps | None = None
     ) -> Answers:
         """The answers on images that the student alone learns from."""
 
@@ -266,42 +268,42 @@ class ClientsElsewhere:
         }
 
     def _answers(
-        self, question: str, images: torch.Tensor, rng: Rng, told: LabelMaps | None
+        self, question: str, images: torch.Tensor, rng: Rng, maps: LabelMaps | None
     ) -> Answers:
         names = ["logits"]
         if self.algorithm.settings.sends_judgements:
             names += ["discriminator/generated", "discriminator/real"]
         form = {name: self.form[name] for name in names}
-        logits, *judged = self._ask(question, with_maps(images, told), form, rng).values()
+        logits, *judged = self._ask(question, with_maps(images, maps), form, rng).values()
         if not judged:
             return Answers(logits)
         generated, real = judged
         return Answers(logits, generated, real.squeeze(1))
 
     def answer(
-        self, images: torch.Tensor, step: int, told: LabelMaps | None = None
+        self, images: torch.Tensor, step: int, maps: LabelMaps | None = None
     ) -> tuple[Answers, Down]:
         """The answers, and what `pull_back` has to send: the clients remember the images."""
-        return self._answers("answer", images, part_of(self.rng, step), told), lambda _: {}
+        return self._answers("answer", images, part_of(self.rng, step), maps), lambda _: {}
 
-    def judge_only(self, images: torch.Tensor, step: int, told: LabelMaps | None = None) -> Down:
-        """What `pull_back` has to send: the images, which nobody has seen yet."""
-        return with_maps(images, told)
+    def judge_only(self, images: torch.Tensor, step: int, maps: LabelMaps | None = None) -> Down:
+        """Return what `pull_back` has to send: the images, which nobody has seen yet."""
+        return with_maps(images, maps)
 
     def answer_only(
-        self, images: torch.Tensor, step: int, part: int, told: LabelMaps | None = None
+        self, images: torch.Tensor, step: int, part: int, maps: LabelMaps | None = None
     ) -> Answers:
         """The answers on images that the student alone learns from."""
-        return self._answers("answer_only", images, part_of(self.rng, step, part), told)
+        return self._answers("answer_only", images, part_of(self.rng, step, part), maps)
 
     def pull_back(self, graph: Down, pull: AnswerGradients, step: int) -> torch.Tensor | None:
         """The gradients with respect to the images; D_k's step is taken when this returns."""
         name, wanted = "gradients/images", bool(pull.of(0)) or self.algorithm.settings.gan > 0
         form = {name: self.form[name]} if wanted else {}
-        found = self._ask(
+        gradients = self._ask(
             "pull_back", lambda k: {**graph(k), **pull.of(k)}, form, part_of(self.rng, step)
         )
-        return found.get(name)
+        return gradients.get(name)
 
     def logits(self, images: torch.Tensor, part: int = 0) -> torch.Tensor:
         """z_k of any images, (K, M, classes), for tests; `part` numbers the questions of a test."""

@@ -1,4 +1,4 @@
-"""What FedIOD's generated images are worth, and what the teachers know: tests, not parts of the method.
+"""Scores of FedIOD's generated images and of the teachers: tests, not parts of the method.
 
 Like every test they do not count as traffic.
 """
@@ -38,8 +38,8 @@ def inception_scores(side: ClientsSide, server: Server, images: torch.Tensor) ->
         return scores
     judge = inception_probabilities(server.task.runtime.device)
     with torch.no_grad():
-        found = torch.cat([judge(part) for part in images.split(100)])
-    return scores | {"inception_score": inception_score(found)}
+        outputs = torch.cat([judge(part) for part in images.split(100)])
+    return scores | {"inception_score": inception_score(outputs)}
 
 
 def ensemble_accuracy(side: ClientsSide, server: Server, split: Split) -> float:
@@ -53,6 +53,6 @@ def ensemble_accuracy(side: ClientsSide, server: Server, split: Split) -> float:
     parts = zip(split.images.split(PART), split.labels.split(PART), strict=True)
     for number, (images, labels) in enumerate(parts, 1):
         z = side.logits(images.to(device).float() / 255, number)
-        said = distillation.ensemble_logits(z, weights).argmax(1)
-        right += int((said == labels.to(device)).sum())
+        predicted = distillation.ensemble_logits(z, weights).argmax(1)
+        right += int((predicted == labels.to(device)).sum())
     return right / len(split.labels)

@@ -102,13 +102,13 @@ class Server:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Both networks and what their optimisers remember, for a state."""
-        found: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for kind, network, optimiser in self._parts():
-            found |= pack(network, f"{kind}/")
-            found |= pack_optimiser(optimiser, network, f"{kind}/optimiser/")
-        return found
+            tensors |= pack(network, f"{kind}/")
+            tensors |= pack_optimiser(optimiser, network, f"{kind}/optimiser/")
+        return tensors
 
-    def told(self, step: int, part: int = 0) -> LabelMaps | None:
+    def label_maps(self, step: int, part: int = 0) -> LabelMaps | None:
         """w of a batch where the generator is told label maps; None where w is noise."""
         if not self.maps:
             return None
@@ -117,11 +117,11 @@ class Server:
         )
 
     def images(self, step: int, part: int = 0) -> torch.Tensor:
-        """x = G(w) of fresh noise, or of the label maps `told`: (N, C, S, S) in [0, 1]."""
+        """x = G(w) of fresh noise, or of label maps: (N, C, S, S) in [0, 1]."""
         device = self.task.runtime.device
-        if told := self.told(step, part):
+        if maps := self.label_maps(step, part):
             with self.task.runtime.autocast():
-                return self.generator(told.labels).float()
+                return self.generator(maps.labels).float()
         draws = self.rng.at("noise", step, part).generator(device)
         noise = torch.randn(
             self.settings.distill_batch, self.settings.noise, generator=draws, device=device
@@ -225,7 +225,7 @@ class Server:
         self.generator_optimiser.step()
 
     def measures(self) -> dict[str, float]:
-        """How things stand after the last step: what the terms of Eq. 3, 4 and 10 came to on its
+        """Measures of the last step: what the terms of Eq. 3, 4 and 10 came to on its
         images.
 
         `synthetic_classes` is the exponential of the entropy of the mean prediction: how many
@@ -233,25 +233,25 @@ class Server:
         batch, of values in [0, 1]. `judged_generated` and `judged_real` are means of D_k(x) and of
         D_k(x'_k) over clients and images, where clients send them.
         """
-        found = {"synthetic_spread": self.seen["images"].std(0, correction=0).max()}
+        measured = {"synthetic_spread": self.seen["images"].std(0, correction=0).max()}
         if "logits" in self.seen and self.task.kind == "reconstruction":
             rows = self.task.rows(self.seen["logits"])
-            found |= {
+            measured |= {
                 "teacher_variance": distillation.disagreement(rows, self.weights),
                 "student_gap": self.seen["mimic"],
             }
         elif "logits" in self.seen:
             q = self.task.rows(self.seen["logits"]).softmax(-1)
             mean = torch.einsum("k,knc->nc", self.weights, q)
-            found |= {
+            measured |= {
                 "teacher_entropy": distillation.confidence_loss(q, self.weights),
                 "teacher_jsd": distillation.jensen_shannon(q, self.weights).mean(),
                 "student_gap": self.seen["mimic"],
                 "synthetic_classes": distillation.entropy(mean.mean(0)).exp(),
             }
-        found |= {
+        measured |= {
             name: self.seen[name].mean()
             for name in ("judged_generated", "judged_real")
             if name in self.seen
         }
-        return {name: float(value) for name, value in found.items()}
+        return {name: float(value) for name, value in measured.items()}

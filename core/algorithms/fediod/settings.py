@@ -215,7 +215,7 @@ class Settings(LocalTraining):
 
     @property
     def sends_judgements(self) -> bool:
-        """Whether the clients' discriminators tell the server what they think of an image."""
+        """True where the clients' discriminators tell the server what they think of an image."""
         return self.importance == "class_and_input"
 
     @property

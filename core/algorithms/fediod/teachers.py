@@ -45,10 +45,10 @@ def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
 
 def teachers(clients: Sequence[Client], settings: Settings) -> list[nn.Module]:
     """The clients' teachers, frozen, in evaluation mode. Raises InputError before stage one."""
-    found: list[nn.Module] = []
+    networks: list[nn.Module] = []
     for client in clients:
         if not take("teacher/", client.memory):
             raise InputError(f"client {client.id} has no teacher yet")
         task = teacher_task(client.task, settings, client.id)
-        found.append(task.model_from(client.memory, "teacher/").eval().requires_grad_(False))
-    return found
+        networks.append(task.model_from(client.memory, "teacher/").eval().requires_grad_(False))
+    return networks
