@@ -40,7 +40,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from core.baselines import fedavg
+from core.baselines import fedavg, fedgen
 from core.checks import beta_1, number, one_of, part, whole
 from core.distillation import kl_divergence
 from core.families import generative
@@ -211,18 +211,11 @@ class DFRD(fedavg.FedAvg):
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
         """Local training as in FedAvg, counting the labels that it sees."""
-        counts = torch.zeros(
-            client.task.dataset.num_classes, dtype=torch.int64, device=client.labels.device
-        )
-        objective = self.objective(client, message, rng.at("objective"))
-
-        def counting(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            counts.scatter_add_(0, labels, torch.ones_like(labels))
-            return objective(model, images, labels)
-
         model = self.start(client, message)
-        train(model, client.images, client.labels, self.settings, counting, rng)
-        answer = self.answer(client, model)
+        objective = self.objective(client, message, rng.at("objective"))
+        drawn = fedgen.counting(client, self.batches(client, rng))
+        train(model, client.images, client.labels, self.settings, objective, rng, drawn=drawn)
+        answer, counts = self.answer(client, model), client.memory.pop(fedgen.SEEN)
         return Message(answer.tensors | {"labels/counts": counts}, answer.meta)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:

@@ -60,14 +60,13 @@ class Dense(Task):
         def apply(part: torch.Tensor) -> torch.Tensor:
             return model(part).float()
 
+        together = at_once if images.shape[-2:] == (side, side) else 1
         with self.runtime.autocast():
-            if images.shape[-2:] == (side, side):
-                return torch.cat([apply(self.inputs(part)) for part in images.split(at_once)])
             parts = [
                 sliding_window_inference(
-                    self.inputs(one), (side, side), at_once, apply, overlap=0.0
+                    self.inputs(part), (side, side), at_once, apply, overlap=0.0
                 )
-                for one in images.split(1)
+                for part in images.split(together)
             ]
         return torch.cat(cast(list[torch.Tensor], parts))
 

@@ -122,19 +122,3 @@ def test_unequal_numbers_of_steps_and_a_client_alone(monkeypatch):
     answers = method.at_clients("client_update", clients, messages, Rng(0).at("client"))
     # 3, 3, 4 and 1 batches
     assert seen == [[40, 33]] and list(answers) == [0, 1, 2, 3]
-
-
-def test_a_method_with_a_training_of_its_own_keeps_it():
-    class Stubborn(FedAvg):
-        def client_update(self, client, message, rng):
-            return super().client_update(client, message, Rng(9))
-
-    task = small_task()
-    method = Stubborn(FedAvg.Settings(batch_size=16, local_steps=2), Schedule(clients=4, rounds=1))
-    state, clients = method.initialise(task, Rng(0)), clients_of(task)
-    messages = {client.id: method.broadcast(state, client.id) for client in clients}
-    found = method.at_clients("client_update", clients, messages, Rng(0).at("client"))
-    for client in clients:
-        alone = method.client_update(client, messages[client.id], Rng(0))
-        for name, value in alone.tensors.items():
-            assert torch.equal(value, found[client.id].tensors[name])
