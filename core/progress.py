@@ -33,7 +33,7 @@ class Stage:
 @attrs.frozen(eq=False)
 class _Listener:
     tell: Callable[[Sequence[Stage]], None]
-    #: which thread listens; what others count would stand beside its loops, not in them
+    #: which thread listens; what others count would be beside its loops, not in them
     thread: int = attrs.field(factory=threading.get_ident)
     #: the loops that run now, the outermost first
     stages: list[Stage] = attrs.field(factory=list)
@@ -55,7 +55,7 @@ def listening(tell: Callable[[Sequence[Stage]], None]) -> Iterator[None]:
 
 
 def counted(steps: Iterable[T], doing: str, total: int) -> Iterator[T]:
-    """The steps as they come, of which there are `total`; whoever listens hears of each."""
+    """The steps as they come, of which there are `total`; a listener is called before each."""
     listener = _listening.get()
     if listener is None or listener.thread != threading.get_ident():
         yield from steps

@@ -48,7 +48,7 @@ class Rng:
 
     @property
     def key(self) -> int:
-        """A 63-bit integer that stands for this node."""
+        """A 63-bit integer that identifies this node."""
         return int.from_bytes(hashlib.sha256(self._name).digest()[:8], "big") >> 1
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
@@ -74,7 +74,7 @@ class SecretRng(Rng):
         generator = super().generator(device)
         if generator.device.type == "cpu":
             state = generator.get_state()
-            # a Mersenne twister's 624 words of 32 bits stand behind 24 bytes, 8 bytes for each
+            # a Mersenne twister's 624 words of 32 bits come after 24 bytes, 8 bytes for each
             drawn = hashlib.shake_256(self._name).digest(4 * WORDS)
             words = np.frombuffer(drawn, "<u4").astype(np.uint64)
             state[HEAD : HEAD + 8 * WORDS] = torch.from_numpy(words).view(torch.uint8)

@@ -70,7 +70,7 @@ def settings_fields(name: str) -> set[str] | None:
 
 
 def switches(name: str) -> dict[str, tuple[Any, Any]]:
-    """The settings of an algorithm that its authors' code has other values of: the printed and the
+    """The settings of an algorithm that its authors' code has other values of: the paper's and the
     released one by name. Raises InputError for an unknown algorithm.
     """
     settings: Any = find(name).Settings

@@ -3,7 +3,7 @@
 Yan, Xie, Gao, Zhang, Shen, Fang, Wu. FedVCK: Non-IID Robust and Communication-Efficient Federated
 Learning via Valuable Condensed Knowledge for Medical Image Analysis. AAAI 2025, Eq. 4-16.
 
-The defaults follow the paper as printed, but for two: the cosine and the mean in Eq. 15.
+The defaults are those of the paper, but for two: the cosine and the mean in Eq. 15.
 `Settings.released()` follows the authors' code; nearly every difference is one named setting. Three
 settings switch parts off, for the paper's ablations.
 """
@@ -76,7 +76,7 @@ class Settings(condensing.ServerSide, Condensation):
     #: without latent distribution constraints: condensed images are normalised by their own batch
     wo_latent: bool = switch()
 
-    # differences of the released code; the default is the paper as printed
+    # differences of the released code; the default is the paper's
     #: Eq. 4: statistics of the current real "batch", or a "running" average over batches (momentum
     #: 0.1)
     statistics: str = attrs.field(
@@ -120,7 +120,7 @@ class Settings(condensing.ServerSide, Condensation):
     #: Eq. 16: con_beta falls to a tenth half way through every round and is never restored
     fading_contrast: bool = switch()
     #: Eq. 15 and 16: train on the condensed images of the last so many rounds; 1: on those of this
-    #: round, the narrower reading of the text
+    #: round, the narrower interpretation of the text
     keep_rounds: int = attrs.field(default=1, validator=whole(1))
     #: siamese augmentation of what the server's cross-entropy sees
     server_augmentation: str = attrs.field(default="none", validator=strategy)
@@ -128,7 +128,7 @@ class Settings(condensing.ServerSide, Condensation):
     server_draws: str = attrs.field(
         default="batch", validator=one_of("unit of a draw", "batch", "image")
     )
-    #: with it the server embeds the plain images too, which moves running statistics: where Eq. 15
+    #: with it the server embeds the plain images too, which updates running statistics: where Eq. 15
     #: needs them ("contrast"), or "always", also in round 0
     plain_pass: str = attrs.field(
         default="contrast", validator=one_of("time of the plain pass", "contrast", "always")
@@ -250,7 +250,7 @@ class FedVCK(Condensing):
         objective = self.matching_objective(task, model, real, rngs)
         images, trace = condense(objective, start, group)
         # M_{t-1} of the next round, the same tensors for all, with the running statistics that were
-        # received; in the released code condensation has moved them
+        # received; in the released code condensation has changed them
         previous = pack(model, "previous/")
         for position, client in enumerate(clients):
             client.memory = dict(previous)

@@ -48,7 +48,7 @@ class Settings(dm.Settings):
     shift_probability: float = attrs.field(default=0.5, validator=number(0, 1))
     #: where: 0 the channels of the image (Algorithm 1), n the maps after block n of the encoder
     shift_layer: int = attrs.field(default=0, validator=whole(0))
-    #: what is matched: the features of "one" network with both losses, as printed, or the logits of
+    #: what is matched: the features of "one" network with both losses, as in the paper, or the logits of
     #: "two" networks with one loss, as released (see `TwoNetworks`)
     encoders: str = attrs.field(default="one", validator=one_of("number of encoders", "one", "two"))
 
@@ -66,7 +66,7 @@ class Settings(dm.Settings):
 
     @classmethod
     def released(cls) -> Self:
-        """The authors' code, but for its networks, two ResNet-18s where ConvNets stand here, and for
+        """The authors' code, but for its networks, two ResNet-18s where ConvNets are used here, and for
         what its server does beside the 100 epochs: `server_cosine`, `last_client_chooses` and a network
         with instance normalisation are to be stated. Its seed of 42 makes the one draw of the
         augmentation one of colours, in each run; there it differs between real images, on a GPU, and

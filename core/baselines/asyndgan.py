@@ -76,7 +76,7 @@ class Settings(LocalTraining):
     )
     #: factors of the adversarial loss of the discriminators, and of the generator's three terms: in the
     #: code's script for brain tumours 0.1 times 1, 100 and 1, in the one for nuclei 0.1 times 1, 0 and
-    #: 10, the last one of a mean over maps where a sum stands here
+    #: 10, the last one of a mean over maps where a sum is taken here
     judging: float = attrs.field(default=0.05, validator=number(0, above=True))
     gan: float = attrs.field(default=0.1, validator=number(0))
     l1: float = attrs.field(default=10.0, validator=number(0))

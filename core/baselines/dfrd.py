@@ -4,7 +4,7 @@ generate.
 Luo, Wang, Fu, Li, Lan, Gao. DFRD: Data-Free Robustness Distillation for Heterogeneous Federated
 Learning. NeurIPS 2023, Section 3; here with one architecture for all, so the average is that of
 FedAvg. The authors' repository is anonymous and could not be had, but for its README. A copy of
-their code stands in HaowenGuan/DFFKE (baselines/DFRD, commit b89363d), which uses it as a rival; its
+their code is in HaowenGuan/DFFKE (baselines/DFRD, commit b89363d), which uses it as a baseline; its
 options are those of the README. `released()` has its values. The other defaults are those of the
 README, and where the paper is silent, of the code of their later DFDG (2024).
 
@@ -14,17 +14,17 @@ Chosen where the paper is silent or cannot be followed:
   is 1, and the gradient of the generator passes through both arguments.
 - The 2-norms of the diversity loss: of images with hundreds of pixels their product is in the
   hundreds, and exp(-600) is 0 with gradient 0. The default is the mean of squared differences,
-  which both codes name "l2"; `distance: norm` is the equation as printed.
+  which both codes name "l2"; `distance: norm` is the equation of the paper.
 - The student and the clients' models are in evaluation mode: their running statistics are those of
   real images, and batches of synthetic ones must not replace them. Generators normalise by their
   own batch. In the copy it is the other way round: the authors' networks keep no running
   statistics, and generators make the student's images with theirs.
 - By default the moving average starts from the first generator, and Adam's moments are kept from
   round to round; the student's SGD starts anew.
-- Network of the generator: `ImageGenerator`, with label and noise multiplied as printed. The copy's
+- Network of the generator: `ImageGenerator`, with label and noise multiplied as in the paper. The copy's
   has four transposed convolutions, and begins with normal weights of deviation 0.02.
 
-The copy averages the models only if told to (`weight_agg_plus`); here they always are. Its counts of
+The copy averages the models only on request (`weight_agg_plus`); here they always are. Its counts of
 labels go on from round to round; here they are those of the round.
 """
 
@@ -94,7 +94,7 @@ class Settings(fedavg.Settings):
     transferability: float = attrs.field(default=1.0, validator=number(0))
     diversity: float = attrs.field(default=1.0, validator=number(0))
     #: between two images, and between two inputs: the "mean_square" of their difference, or its
-    #: 2-"norm" as printed
+    #: 2-"norm" as in the paper
     distance: str = attrs.field(
         default="mean_square", validator=one_of("distance", "mean_square", "norm")
     )
@@ -168,7 +168,7 @@ class Generator(nn.Module):
 
 @attrs.frozen(eq=False)
 class Ensemble:
-    """sum_i tau_{i,y} f_i(s): the clients' models, each heard by its share of the class; `shares`
+    """sum_i tau_{i,y} f_i(s): the clients' models, each weighted by its share of the class; `shares`
     is (K, C).
     """
 

@@ -94,7 +94,7 @@ class FedAvg(OwnModels):
         return State(task, pack(task.new_model(rng.at("model"))))
 
     def network(self, task: Task, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-        """The network whose weights stand in `tensors` under `parameters/` and `buffers/`."""
+        """The network whose weights are in `tensors` under `parameters/` and `buffers/`."""
         return task.model_from(tensors)
 
     def broadcast(self, state: State, client_id: int) -> Message:

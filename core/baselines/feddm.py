@@ -2,10 +2,10 @@
 
 Xiong, Wang, Cheng, Yu, Hsieh. FedDM: Iterative Distribution Matching for Communication-Efficient
 Federated Learning. CVPR 2023. The values of `Settings` are those of the paper's image experiments;
-images start from noise, as in FedVCK, whose tables it stands in. There is no official code.
+images start from noise, as in FedVCK, in whose tables it is. There is no official code.
 `Settings.released()` follows a public program (anonymifish/fed-distribution-matching) that shares
 the partition, the seed and a function that disturbs weights with the code of FedVCK, which never
-calls it. It starts from real images. How many images stand for a class (10 there), how real batches are
+calls it. It starts from real images. How many images a class has (10 there), how real batches are
 drawn (without replacement there) and what is sent (bytes; there float32) follow FedVCK's comparison in
 both.
 
@@ -13,7 +13,7 @@ both.
 each side has its "own". Then scale and offset of condensed images may drift. And as a client's real
 batch has equally many images of each class, its condensed one not, even perfect images have a loss.
 The program embeds in evaluation mode (`sample_model.eval()` in src/client.py): with "running" both
-sides take the running statistics of the received model, which no disturbance moves; those of a
+sides take the running statistics of the received model, which no disturbance changes; those of a
 model that has not trained yet are 0 and 1. The program's networks have instance normalisation
 (src/models.py), for which the two are the same, so `released()` leaves it at the default.
 """

@@ -25,10 +25,10 @@ Chosen here, and different from both:
   averaged as in FedAvg. In the first round the generator has learnt nothing, so no images are
   drawn.
 - Networks: FedVCK's Tables 5 and 9 count model, generator and discriminator, and say nothing of the
-  latter two. From 32 to 64 pixels the printed cost grows as that of a generator that turns 100
+  latter two. From 32 to 64 pixels the reported cost grows as that of a generator that turns 100
   numbers into 128 maps of a quarter of the side; the 3.5 million numbers that this leaves are put
   into the discriminator. The default widths so chosen bring the upload within 9 percent of all
-  eight printed costs.
+  eight reported costs.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ generated features as well. Only the model and the numbers of samples per class 
 upload is FedAvg's, as FedVCK's Table 9 prints it, but for 8 bytes a class; its Table 10 has "Model,
 G" coming down.
 
-Two terms stand in the code and not in the equations, and are taken from there: the divergence of a
+Two terms are in the code and not in the equations, and are taken from there: the divergence of a
 client's outputs on its own images from those on features generated for their labels (`beta`), and
 the generator's diversity (`eta`); an adversarial third one has weight 0 there and is left out. Eq.
 4 averages the clients' logits with equal weights; weights by label counts, as in the code, are the
@@ -80,7 +80,7 @@ class Settings(fedavg.Settings):
     #: units of the generator's hidden layer, and length of its noise
     generator_hidden: int = attrs.field(default=256, validator=whole(1))
     generator_noise: int = attrs.field(default=32, validator=whole(1))
-    #: "normal", N(0, 1), as printed; "uniform", U(0, 1), in the code
+    #: "normal", N(0, 1), as in the paper; "uniform", U(0, 1), in the code
     noise: str = attrs.field(default="normal", validator=one_of("noise", *NOISES))
     #: "logits": cross-entropy of averaged logits (Eq. 4); "losses": average of cross-entropies, in
     #: the code
@@ -92,7 +92,7 @@ class Settings(fedavg.Settings):
     ensemble_weights: str = attrs.field(
         default="counts", validator=one_of("weights of the ensemble", *WEIGHTS)
     )
-    #: labels of generated features: "counts", y ~ p(y), as printed; "uniform" over the classes that
+    #: labels of generated features: "counts", y ~ p(y), as in the paper; "uniform" over the classes that
     #: exist, in the code
     labels: str = attrs.field(
         default="counts", validator=one_of("distribution of labels", *WEIGHTS)

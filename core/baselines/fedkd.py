@@ -14,7 +14,7 @@ images and cuts a square out of them (`local_augmentation` does the first two), 
 those of the student, which sees a public image otherwise than the teachers have answered it; here it
 sees it as they have. The rate of the code's teachers falls along a cosine, and all begin with the same
 weights. It cuts levels off towards zero after adding a half, which puts negative answers a level too
-high; here they are rounded. Its program leaves out both that and the noise unless it is told (`levels`
+high; here they are rounded. Its program leaves out both that and the noise by default (`levels`
 and `noise_scale` of 0). Neither quantisation nor the Laplace noise is accounted for as differential
 privacy.
 
@@ -128,7 +128,7 @@ class FedKD(Algorithm):
     """Teachers on the clients, one upload of answers each, a student on the server.
 
     Rounds before `local_rounds` train teachers and send nothing; rounds after it go on distilling
-    and send nothing. Teachers are heard that take part in round `local_rounds`: with `active` not all.
+    and send nothing. Teachers answer that take part in round `local_rounds`: with `active` not all.
     """
 
     Settings = Settings

@@ -102,7 +102,7 @@ class FedMix(fedavg.FedAvg):
         }
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model, and the averages that came since the client was last heard of."""
+        """The global model, and the averages that came since the client's last upload."""
         message, had = (
             super().broadcast(state, client_id),
             state.meta["sent"].get(str(client_id), 0),

@@ -5,7 +5,7 @@ Magnetic Resonance Image Reconstruction Using Federated Learning. CVPR 2021.
 
 In each round one client, the target, sends what the server's model makes of some of its images at the
 bottleneck. Every other client trains a domain identifier to tell these from its own, and its encoder
-not to let it. Where the target does not take part, the latest it said stands; until it is heard there
+not to let it. Where the target does not take part, its latest answer is used; until its first there
 is no alignment, and a run in which it never is ends with an error. The identifier is a 1x1 convolution,
 ReLU and another; the paper does not describe its own further.
 
@@ -143,7 +143,7 @@ class FLMRCM(fedavg.FedAvg):
         return super().round(state, clients, ledger, rng)
 
     def measures(self, state: State) -> dict[str, float]:
-        """Nothing. Raises InputError where the target was never heard: the result is that of FedAvg."""
+        """Nothing. Raises InputError where the target never took part: the result is that of FedAvg."""
         if "latents" not in state.tensors:
             raise InputError(
                 f"the target, client {self.settings.target}, was heard in none of the "

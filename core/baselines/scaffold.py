@@ -3,8 +3,8 @@
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning. ICML 2020, Algorithm 1 with option II.
 
-The other methods have NIID-Bench's rate of 0.01, which stands beside a momentum of 0.9 in its
-commands: in the long run a gradient then moves the weights by 0.01 / (1 - 0.9) of itself. Without
+The other methods have NIID-Bench's rate of 0.01, which goes with a momentum of 0.9 in its
+commands: in the long run a gradient then changes the weights by 0.01 / (1 - 0.9) of itself. Without
 momentum the rate that goes as far is 0.1, the default here. NIID-Bench itself runs SCAFFOLD with
 that momentum, and corrects the weights after each step of it. It divides by K eta_l all the same,
 so that its control variates come close to ten times the mean gradient. Clients count alike in
@@ -46,8 +46,8 @@ class Settings(fedavg.Settings):
 
 
 class SCAFFOLD(fedavg.FedAvg):
-    """Every local step is corrected by c - c_i: the server's guess of where all clients go, less
-    the client's guess of where it goes itself.
+    """Every local step is corrected by c - c_i: the server's estimate of the mean gradient of all
+    clients, less the client's estimate of its own.
 
     A client keeps c_i, so that one which seldom takes part has an old one. Uploads are twice as
     large as those of FedAvg. Running statistics of batch norm, which the paper does not know, are

@@ -31,7 +31,7 @@ class LabelMaps:
     rows: torch.Tensor
 
     def of(self, position: int) -> dict[str, torch.Tensor]:
-        """Return what the server sends to one client beside the images of a batch: it hears which maps
+        """Return what the server sends to one client beside the images of a batch: it learns which maps
         are its own, and nothing of the owners of the others.
         """
         return {"conditions/labels": self.labels, "conditions/rows": self.rows[position]}

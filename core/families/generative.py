@@ -49,7 +49,7 @@ def trained(
     noise: str = "normal",
 ) -> dict[str, torch.Tensor]:
     """Train a generator in place (see `core.server.train_generator`), from where its Adam stopped
-    in the state's `tensors`; both as they stand in the new state, under `generator/` and `adam/`.
+    in the state's `tensors`; both as they are in the new state, under `generator/` and `adam/`.
     """
     adam = settings.optimiser(generator)
     unpack_optimiser(adam, generator, tensors, "adam/")

@@ -5,12 +5,12 @@ Tian, Wang, Jin, Wang. Communication-Efficient Federated Skin Lesion Classificat
 Generalizable Dataset Distillation. MICCAI 2023, Sec. 2.3 and 3.2.
 
 The server's optimiser is SGD with learning rate 0.01, 50 epochs, batch 64; the paper gives neither
-momentum nor weight decay, so those of local training stand here. It calls this rate and that of the
+momentum nor weight decay, so those of local training are taken here. It calls this rate and that of the
 images *initial* and gives no schedule; here both are constant. Random networks come from a seed
 that the server hands out with its only message, so that all clients match at the same networks and
 can be computed as one batch; the draws of images, augmentations and shifts stay each client's own.
 What is sent are bytes, as the paper counts them: noise is cut to the pixels' range. In the code of
-GDD-FL, DC, DSA and DM the server trains on the images as they were moved, in float32, normalised by
+GDD-FL, DC, DSA and DM the server trains on the optimised images in float32, normalised by
 the data set's own mean and deviation (ImageNet's in GDD-FL's).
 
 The evaluations of DC, DSA and DM are others: 300 epochs for DC, 1,000 for the others, batches of 256,
@@ -76,7 +76,7 @@ class CondensingSettings(OneShotSettings):
     image_momentum: float = attrs.field(default=0.5, validator=beta_1)
     #: real images per class and client in one batch
     real_batch: int = attrs.field(default=256, validator=whole(1))
-    #: whether an image may stand twice in a batch. In the code of DC, DSA and DM it may not, and a class
+    #: whether an image may be in a batch twice. In the code of DC, DSA and DM it may not, and a class
     #: that is smaller than the batch makes it smaller; here its images come again until it is full
     replacement: bool = attrs.field(default=True, validator=on_or_off)
     #: siamese augmentation, or "none"
@@ -93,7 +93,7 @@ class CondensingSettings(OneShotSettings):
 
 class OneShot(Condensing):
     """Clients upload 8-bit images and labels once; the server trains the model it began with on all
-    of them. Those are heard that take part in the first round: with `active` not all.
+    of them. Those upload that take part in the first round: with `active` not all.
 
     Rounds after the first change nothing and send nothing.
     """

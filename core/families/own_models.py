@@ -29,7 +29,7 @@ class OwnModels(Algorithm):
 
     Where these are what is tested (`tests_own_models`), the round ends with them beside the state, as the
     test images are the server's; where clients are elsewhere, they cross the network for that. A test
-    is no part of a method, and what it moves is not counted.
+    is no part of a method, and what it sends is not counted.
     """
 
     remote_calls = ("client_update", "send_model")
@@ -82,7 +82,7 @@ class OwnModels(Algorithm):
     def client_models(
         self, state: State, network: Callable[[Tensors], nn.Module] | None = None
     ) -> list[nn.Module]:
-        """The networks that stand beside a state, or what `network` makes of each one's tensors; where
+        """The clients' networks in a state, or what `network` makes of each one's tensors; where
         clients test, with the classes of each.
         """
         tested = list(take_each("tested/", state.tensors).values())

@@ -153,7 +153,7 @@ class Algorithm:
         return None
 
     def measures(self, state: State) -> dict[str, float]:
-        """Return what the method says of its result after the last round, by name; it stands beside the
+        """Return what the method says of its result after the last round, by name; it is added to the
         task's metrics in the record, so no name may be that of one.
         """
         return {}

@@ -113,7 +113,7 @@ class Segmentation(Dense):
 
     @property
     def conditions(self) -> int:  # type: ignore[override]
-        """The classes: a generator is told the mask."""
+        """The classes: a generator is given the mask."""
         return self.dataset.num_classes
 
     def condition(self, targets: torch.Tensor) -> torch.Tensor:
@@ -160,7 +160,7 @@ class Reconstruction(Dense):
     it.
     """
 
-    #: a generator is told the outline of what is not background
+    #: a generator is given the outline of what is not background
     conditions = 2
     #: of [0, 1]: what is darker is background
     DARK = 0.1

@@ -102,7 +102,7 @@ class Runtime:
             return
         pool = ThreadPoolExecutor(min(threads, MOST_RUNS), "run", torch.set_num_threads, (1,))
         try:
-            # what holds for the caller, such as who hears of progress, holds in the threads
+            # what holds for the caller, such as who listens to progress, holds in the threads
             context = copy_context()
             yield from pool.map(lambda item: context.copy().run(function, item), items)
         finally:

@@ -74,7 +74,7 @@ class Task:
         return self._build(rng)
 
     def model_from(self, tensors: Mapping[str, torch.Tensor], prefix: str = "") -> Classifier:
-        """The model whose weights stand below a prefix (see `core.federation.tensors`)."""
+        """The model whose weights are below a prefix (see `core.federation.tensors`)."""
         return unpack(copy.deepcopy(self._template), tensors, prefix)
 
     def inputs(self, images: torch.Tensor) -> torch.Tensor:
@@ -159,7 +159,7 @@ class Task:
 
     def evaluate(self, model: nn.Module | list[nn.Module], split: str = "test") -> dict[str, float]:
         """Metrics on "train", "val" or "test"; for a list of models their mean, and `<metric>_std`
-        over the models. Where the models are those of named clients, each one's stand beside them as
+        over the models. Where the models are those of named clients, each one's are added as
         `<metric>:<name>`. For tests of clients, see `measure_own`.
         """
         data = getattr(self.dataset, split)

@@ -1,6 +1,6 @@
-"""The codec of named tensors: how networks and optimisers stand in states, messages and memories.
+"""The codec of named tensors: how networks and optimisers are named in states, messages and memories.
 
-A name is a path. What belongs together stands below a prefix that ends with a slash, as in
+A name is a path. What belongs together is below a prefix that ends with a slash, as in
 `generator/`. There a network has `parameters/<name>`, and `buffers/<name>` for the running
 statistics of its batch normalisation; an optimiser has `<quantity>/<parameter>`.
 """
@@ -86,7 +86,7 @@ def pack(network: nn.Module, prefix: str = "") -> Tensors:
 
 
 def unpack(network: Network, tensors: Named, prefix: str = "") -> Network:
-    """Give a network, in place, the weights that stand below a prefix; hands the network on.
+    """Give a network, in place, the weights that are below a prefix, and return it.
 
     Raises InputError for a name that is missing or unknown and for a wrong shape.
     """
@@ -110,7 +110,7 @@ def pack_optimiser(
 def unpack_optimiser(
     optimiser: torch.optim.Optimizer, network: nn.Module, tensors: Named, prefix: str = ""
 ) -> None:
-    """Give an optimiser back what stands below a prefix; where nothing does, it starts anew."""
+    """Give an optimiser its state from below a prefix; where nothing is there, it starts anew."""
     stored: dict[str, Tensors] = {}
     for key, value in take(prefix, tensors).items():
         quantity, _, name = key.rpartition("/")

@@ -13,7 +13,7 @@ logits up, with D_k(x) and E D_k(x'_k) where the weights of Eq. 8 need them; the
 server's losses with respect to these answers down, because the Jensen-Shannon divergence and the
 ensemble depend on all clients and only the server can form them; the gradient with respect to the
 images up, because the client alone can differentiate its networks. Before the first step a client
-says how many samples of each class it has, and hears its weight pi_k and the number of steps.
+says how many samples of each class it has, and receives its weight pi_k and the number of steps.
 
 The whole of stage two is cut into as many parts as the run has rounds: round r of R takes the steps
 from T (r - 1) / R to T r / R. A step draws the same numbers whichever round it falls into, so R
@@ -26,7 +26,7 @@ Where the paper is silent: an epoch of stage two is one pass over the data of th
 local SGD has the momentum of all methods here; the networks of the game are those of a work whose name
 our text has lost, beside that D_k judges 8x8 patches (`generator_form`, `discriminator_norm`, the
 widths; the code's are those of MosaicKD, but for the generator's second enlargement); D_k(x) is the
-mean over patches of the sigmoid; Eq. 2's signs are taken as printed, which makes D_k(x) large where x
+mean over patches of the sigmoid; Eq. 2's signs are those of the paper, which makes D_k(x) large where x
 seems generated, as Eq. 7 needs it (`input_ratio`); the class ratio is one of counts, as the text says,
 not of expectations, as the symbol does (`class_ratio`); at a finite tau the ensemble mixes logits, too
 (`core.distillation.mimic_loss`); the gradient of L_mimic flows through the weights of Eq. 8 too;
@@ -34,7 +34,7 @@ teachers start from different weights; the label maps of a batch come from every
 client equally often.
 
 Masks and images (Tables 2 to 4, 8, 9): every pixel is a prediction, so Eq. 3 to 10 hold as they are,
-with the judgement on an image for each of its pixels. The generator is told a label map in the place of
+with the judgement on an image for each of its pixels. The generator is given a label map in the place of
 noise; each client sends its maps once. A discriminator sees an image beside its map, and L_gan has a
 perceptual loss beside it, of the images that are made from a client's own maps against that client's
 own images, on its own teacher's encoder. A discriminator halves its maps twice, that of AsynDGAN, whose
@@ -45,12 +45,12 @@ Privacy (Table 5) was never released. Here a private client sends no outputs of 
 so the weights must be class ratios; what it does send in a step, logits and gradients with respect
 to images, goes through the Gaussian mechanism, and both are accounted together. This protects each
 upload by itself. A client across a network keeps to the budget of the run's settings, which the
-server states: its noise depends on a number of steps that it hears once, and it answers each
+server states: its noise depends on a number of steps that it receives once, and it answers each
 question of each of these once, in order. The paper names PATE for the logits, whose noise protects
 the sum of the clients' votes; but a vote is a class, and Eq. 3, 4 and 9 need probabilities and
 logits. How many samples a client has of each class is
 sent as it is. Where the clients are at hand, `ensemble_accuracy` and the inception scores are measured on
-their networks as they are: numbers of the experimenter, for which the budget does not stand.
+their networks as they are: numbers of the experimenter, for which the budget does not hold.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class FedIOD(Conversation):
         self, state: State, clients: Sequence[Client], ledger: Ledger, root: Rng, rng: Rng
     ) -> State:
         """Teachers and class counts of the clients that are new to the server, and how long stage
-        two is when it begins; every client hears of that and of its weight.
+        two is when it begins; every client is sent that and its weight.
         """
         tensors, meta, settings = dict(state.tensors), dict(state.meta), self.settings
         new = [client for client in clients if f"counts/{client.id}" not in tensors]

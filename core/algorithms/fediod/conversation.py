@@ -26,7 +26,7 @@ from core.privacy.differential import affordable_steps, noise_multiplier
 from core.progress import counted
 from core.rng import Rng
 
-#: what a client heard before stage two, and the images that it answered last
+#: what a client received before stage two, and the images that it answered last
 WEIGHT, STEPS, EPOCH, ASKED = "heard/weight", "heard/steps", "heard/epoch", "asked/"
 #: how many places of its budget a private client has behind it: see `Conversation.release`
 SPENT = "spent/places"
@@ -63,7 +63,7 @@ class Conversation(Algorithm):
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Remember pi_k and how many steps stage two has, and an epoch of it where D_k rests. Raises
-        InputError where a private client, whose noise depends on the steps, has heard otherwise.
+        InputError where a private client, whose noise depends on the steps, has received another number.
         """
         for client in clients:
             message, device = messages[client.id], client.labels.device

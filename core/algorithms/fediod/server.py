@@ -64,7 +64,7 @@ class Server:
         maps: Sequence[torch.Tensor] = (),
     ) -> None:
         """`counts` (K, classes) are the samples that the clients said they have; `rng` is the root
-        of all draws; `maps` are the clients' label maps, (N_k, S, S) each, where the generator is told
+        of all draws; `maps` are the clients' label maps, (N_k, S, S) each, where the generator is given
         such.
         """
         self.maps = maps
@@ -109,7 +109,7 @@ class Server:
         return tensors
 
     def label_maps(self, step: int, part: int = 0) -> LabelMaps | None:
-        """w of a batch where the generator is told label maps; None where w is noise."""
+        """w of a batch where the generator is given label maps; None where w is noise."""
         if not self.maps:
             return None
         return conditional.draw(
@@ -149,7 +149,7 @@ class Server:
         L_unique (Eq. 3, 5).
 
         Values of an image have no entropy: there is no L_conf for them, and in the place of the
-        Jensen-Shannon divergence stands the variance of the teachers' values.
+        Jensen-Shannon divergence is the variance of the teachers' values.
         """
         s, total = self.settings, []
         if self.task.kind == "reconstruction":

@@ -162,7 +162,7 @@ class Settings(LocalTraining):
         stage one.
 
         Its weights at alpha = 0.1 are `gan` only. Its training of teachers is incomplete, so they
-        are trained as printed. It stops at the best test accuracy, which nothing here does.
+        are trained as in the paper. It stops at the best test accuracy, which nothing here does.
         """
         return cls(
             gan_lr=1e-4,
