@@ -139,7 +139,7 @@ def replaced(make):
     return lambda path: (path.unlink(), make(path))
 
 
-NO_JSON = {"facts": "[" * 10**5, "sha256": fingerprint("[" * 10**5, {"state/w": torch.zeros(2)})}
+NO_JSON = {"facts": "{", "sha256": fingerprint("{", {"state/w": torch.zeros(2)})}
 DAMAGE = {
     "empty": lambda path: path.write_bytes(b""),
     "cut short": halved,
@@ -148,7 +148,7 @@ DAMAGE = {
     "no facts": with_facts(),
     "no hash": with_facts(facts="{}"),
     "facts of another kind": with_facts(facts='{"key": 3}', sha256="0"),
-    "facts that are nested": with_facts(**NO_JSON),
+    "facts that are no JSON": with_facts(**NO_JSON),
     "a header of 2^60 bytes": lambda path: path.write_bytes((2**60).to_bytes(8, "little") * 4),
     "a folder": replaced(Path.mkdir),
     "a pipe": replaced(os.mkfifo),
