@@ -241,6 +241,48 @@ def dots(frame: pd.DataFrame, xlabel: str, title: str = "", digits: int = 1) -> 
     return describe(axes, title, f"{xlabel}: {'; '.join(said)}.")
 
 
+def heat_map(frame: pd.DataFrame, title: str = "") -> Figure:
+    """Ours minus the paper's number: methods down, columns across. Hatched cells say less: they have fewer
+    than three seeds, a smaller budget than the paper's, or another data set.
+
+    Args:
+        frame: as of `table_frame`, of one metric and unit; rows without both numbers are left out.
+    """
+    shown = frame[frame["difference"].notna()]
+    check_columns(shown, "row", "column", "difference", "seeds", "profile", "stand_in")
+    import seaborn as sns
+    from matplotlib.patches import Rectangle
+
+    order = {"index": shown["row"].unique(), "columns": shown["column"].unique()}
+    wide = shown.pivot(index="row", columns="column", values="difference").reindex(**order)
+    less = (shown["seeds"] < 3) | (shown["profile"] != "paper") | (shown["stand_in"] != "")
+    most = float(wide.abs().max().max())
+    with canvas(2.6 + 0.75 * wide.shape[1], 1.4 + 0.36 * len(wide), title) as axes:
+        sns.heatmap(
+            *(wide,),
+            **{"cmap": "vlag_r", "center": 0, "vmin": -most, "vmax": most, "annot": True},
+            **{
+                "fmt": "+.1f",
+                "linewidths": 1,
+                "ax": axes,
+                "cbar_kws": {"label": "ours minus paper"},
+            },
+        )
+        for row, column in shown.loc[less, ["row", "column"]].itertuples(index=False):
+            at = wide.columns.get_loc(column), wide.index.get_loc(row)
+            look: dict[str, Any] = {"fill": False, "hatch": "////", "alpha": 0.35, "linewidth": 0}
+            axes.add_patch(Rectangle(at, 1, 1, **look))
+        axes.set(xlabel="", ylabel="")
+        axes.grid(visible=False)
+        if less.any():
+            note(axes, "Hatched: fewer than three seeds, a smaller budget, or another data set.")
+    said = [
+        f"{name}: " + ", ".join(f"{column} {value:+.1f}" for column, value in of.dropna().items())
+        for name, of in wide.iterrows()
+    ]
+    return describe(axes, title, f"Ours minus the paper's number, by method: {'; '.join(said)}.")
+
+
 def partition_plot(
     labels: Any, parts: Sequence[Any], classes: Sequence[str] | None = None, title: str = ""
 ) -> Figure:

@@ -97,6 +97,21 @@ def test_dots_have_their_intervals_and_what_a_paper_reports():
     assert figure.get_label() == "points: A 1.0, 0.5 to 1.5, paper 2.0; B 3.0."
 
 
+def test_a_heat_map_says_every_difference_and_hatches_what_says_less():
+    cells = [
+        ("A", "x", 1.5, 3, "paper"),
+        ("A", "y", -2.0, 2, "paper"),
+        ("B", "x", 4.0, 3, "laptop"),
+    ]
+    frame = pd.DataFrame(cells, columns=["row", "column", "difference", "seeds", "profile"])
+    figure = charts.heat_map(frame.assign(stand_in=""), "Two")
+    assert "A: x +1.5, y -2.0; B: x +4.0." in figure.get_label()
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts == ["+1.5", "-2.0", "+4.0"]  # and nothing where a method has no number
+    hatched = [patch.get_xy() for patch in figure.axes[0].patches if patch.get_hatch()]
+    assert hatched == [(1, 0), (0, 1)]
+
+
 @pytest.mark.parametrize(
     "draw",
     [
