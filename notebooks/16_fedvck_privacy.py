@@ -33,7 +33,7 @@ from core.privacy import membership
 from lab.forms import TABLES
 from lab.published import read_published
 from lab.report import table
-from lab.report.findings import findings_on
+from lab.report.findings import bottom_line
 from lab.report.frames import table_runs
 from lab.report.texts import Markdown
 
@@ -110,7 +110,7 @@ Markdown(
 # nothing is known of how their difference spreads; such a pair decides nothing. In short:
 
 # %% tags=["hide-input"]
-Markdown(findings_on("16_fedvck_privacy"))
+Markdown(bottom_line("privacy"))
 
 # %%
 table("fedvck", 6, best)

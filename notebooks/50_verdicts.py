@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Verdicts
+# # Judging a number
 #
 # *Question:* what do the four papers claim, and what is left of it when it is tested?\
 # *Time:* seconds: this page only reads records. *Data:* none.
@@ -44,6 +44,34 @@ from lab.report.verdict import MB
 # %%
 counts = claims_count()
 show(claims_figure(counts))
+
+# %% [markdown]
+# ## The verdict on a number
+#
+# Each number of a table is judged by itself, from the runs at the budget that is shown beside it.
+#
+# - **equivalent**: at the paper's budget or the reduced one (profile `converged`), with all planned seeds and at least
+#   three, the 90% interval of ours minus the paper's lies within a margin: two points for percentages, 0.02 for areas
+#   under curves, else two hundredths of the paper's value.
+# - **different**: it is farther away than the margin, and the 95% interval leaves out 0.
+# - **inconclusive**: neither, and a difference of two and a half margins could have been missed. The cell says how many
+#   seeds would decide.
+# - **depends on our choice**: different or not by something that the paper does not say, such as the network for
+#   CIFAR-10, where both choices were run.
+# - **not enough budget**: it would be different, but with fewer steps than the paper's, and no sweep of its own shows
+#   that more change nothing.
+# - **consistent**: the rest.
+# - **direction agrees**, **disagrees** or **unsure**: at a smaller budget, or on other data, only the order of methods is
+#   judged: of the pairs that the paper tells apart, are more than half ordered as in the paper, or the other way round?
+#   A pair is ordered when the 90% interval of its paired differences, seed by seed, leaves out 0.
+# - **not compared**: nothing is reported for it, there is no other method to compare it with, or the table is no fair
+#   comparison, as it says.
+# - **pending**: not run yet, or with fewer seeds than planned. **not testable here**: the table gives the reason.
+#
+# Both intervals have the noise of both sides. The paper's number counts as a mean of three runs, with the deviation that
+# it reports, or with ours where it reports none. Where results were looked at before seeds were added, each look takes
+# an equal share of the error (Bonferroni). The [status page](90_status) simulates how often these rules are wrong, and
+# counts the numbers of each paper by verdict.
 
 # %% [markdown]
 # ## One claim, worked out
@@ -204,13 +232,13 @@ show(
 )
 
 # %% [markdown]
-# ## What guards the sentences of the first page
+# ## What guards the sentences on results
 #
 # A sentence that says who is ahead rests on a 90% interval of paired differences that is above 0; the book is not built
 # when one is not. The value of the first cell minus that of the second, in the unit of print:
 
 # %% tags=["hide-output"]
-guards().round(2).set_index(["finding", "guard"])
+guards().round(2).set_index(["about", "guard"])
 
 # %% [markdown]
 # ## All claims

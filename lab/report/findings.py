@@ -5,7 +5,6 @@ only while the records bear them out by their intervals.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,6 @@ from core.privacy.membership import defence_by_chance
 from lab import Record, TableSpec, records
 from lab.forms import TABLES, check_keys, read_yaml
 from lab.report import style
-from lab.report.charts import dots
-from lab.report.claims import PAPERS
-from lab.report.figures import to_html
 from lab.report.intervals import interval
 from lab.report.verdict import (
     EXACT,
@@ -32,13 +28,12 @@ from lab.report.verdict import (
 from lab.table import Cell
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
-FINDINGS = TABLES.parent / "findings.yaml"
 BOTTOM_LINES = TABLES.parent / "bottom_lines.yaml"
 #: between a cell and the one whose printed number its verdict is about
 _BESIDE = " beside "
-_KEYS = ("page", "text", "profile", "cells", "ahead")
+_KEYS = ("text", "profile", "cells", "ahead")
 
 
 @attrs.frozen
@@ -86,107 +81,14 @@ class Difference:
         return f"{self.mean:.{digits}f}{sign} (90% interval {low} to {high}, {self.seeds} seeds)"
 
 
-def findings() -> str:
-    """All findings, each with its page, as a Markdown list. Raises InputError where a cell has no
-    record, or where the records no longer give the order that a sentence states.
-    """
-    known = records()
-    told = {
-        name: f"{stated(name, entry, known)} [More](../notebooks/{entry['page']})"
-        for name, entry in read_yaml(FINDINGS).items()
-    }
-    # further paragraphs of an item are indented
-    return "".join(
-        f"* **{name}** {text}\n".replace("\n\n", "\n\n  ") for name, text in told.items()
-    )
-
-
-def findings_on(page: str) -> str:
-    """Those that a page of notebooks is the evidence for, a paragraph each. Raises InputError for a
-    page without one, and as `findings` does.
-    """
-    entries, known = read_yaml(FINDINGS), records()
-    if page not in (pages := {entry["page"] for entry in entries.values()}):
-        raise unknown("page with a finding", page, pages)
-    told = {name: entry for name, entry in entries.items() if entry["page"] == page}
-    return "\n\n".join(f"**{name}** {stated(name, entry, known)}" for name, entry in told.items())
-
-
-def pictures() -> dict[str, Figure]:
-    """The numbers of each finding as dots, by its name: what its sentences give of a cell, measured or
-    printed or both.
-    """
-    known = records()
-    return {name: _picture(entry, known) for name, entry in read_yaml(FINDINGS).items()}
-
-
-def folded(list_of_findings: str, pictures: Mapping[str, Figure] | None = None) -> str:
-    """Findings, a Markdown list as `findings()` gives it, each as a headline that opens; a picture of
-    the same name stands above its sentences.
-    """
-    made = []
-    for item in re.split(r"^\* \*\*", list_of_findings, flags=re.MULTILINE)[1:]:
-        title, text = item.rstrip().replace("\n\n  ", "\n\n").split("** ", 1)
-        picture = (pictures or {}).get(title)
-        drawn = f"{to_html(picture)}\n\n" if picture else ""
-        made.append(f"```{{dropdown}} {title}\n:class-container: finding\n\n{drawn}{text}\n```\n")
-    return "\n".join(made)
-
-
-def _picture(entry: Mapping[str, Any], known: Mapping[str, Record]) -> Figure:
-    """Those of one finding, which are all of one measure."""
-    rows, text, measures = [], str(entry["text"]), set[tuple[str, str]]()
-    for key, name in entry["cells"].items():
-        shown, print_too = f"{{{key}}}" in text, f"{{{key}.printed}}" in text
-        of_one = isinstance(name, str) and _BESIDE not in name
-        if not (of_one and (shown or print_too)):
-            continue
-        cell, by_seed = _values(name, entry["profile"], known)
-        measures.add((cell.metric, cell.unit))
-        mean, std = mean_and_std([*by_seed.values()])
-        printed = cell.published.value if cell.published and print_too else None
-        rows.append(
-            {
-                "group": f"{cell.column}, {cell.profile}",
-                "name": cell.row + _other_metric(name),
-                "value": mean if shown else None,
-                "low": mean - (std or 0.0) if shown else None,
-                "high": mean + (std or 0.0) if shown else None,
-                "paper": printed,
-            }
-        )
-    if len(measures) != 1:
-        raise InputError(f"a finding gives values of one measure, not of {sorted(measures)}")
-    ((metric, unit),) = measures
-    frame = pd.DataFrame(rows).drop_duplicates()
-    numbers = ["value", "low", "high", "paper"]
-    frame[numbers] = frame[numbers].astype(float)
-    title = str(frame["group"].iat[0]) if frame["group"].nunique() == 1 else ""
-    if not title:
-        frame["name"] += " (" + frame["group"] + ")"
-    xlabel = f"{style.measure(metric)}{' (%)' * (unit == 'percent')}, mean ± standard deviation"
-    return dots(frame, xlabel, title, style.digits(unit))
-
-
-def _other_metric(name: str) -> str:
-    """What is said of a cell of which another share than its own is taken."""
-    _, of, metric = name.partition(" of ")
-    return of and f", {metric.replace('_', ' ')}"
-
-
-def bottom_line(paper: str) -> str:
-    """What came out for a paper, in some sentences. Raises InputError for a paper without one, and as
-    `findings` does.
+def bottom_line(name: str) -> str:
+    """What came out for a paper, or for `privacy`, in some sentences. Raises InputError for another name, and
+    as `stated` does.
     """
     lines = read_yaml(BOTTOM_LINES)
-    if paper not in lines:
-        raise unknown("paper", paper, lines)
-    return stated(paper, lines[paper], records())
-
-
-def bottom_lines() -> str:
-    """Those of all papers, a paragraph for each."""
-    return "\n\n".join(f"**{name}.** {bottom_line(paper)}" for paper, name in PAPERS.items()) + "\n"
+    if name not in lines:
+        raise unknown("paper", name, lines)
+    return stated(name, lines[name], records())
 
 
 def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> str:
@@ -196,7 +98,7 @@ def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> 
     is `ahead`, is not above 0: then the sentence has to be written anew.
     """
     check_keys(entry, _KEYS, name)
-    for key in _KEYS[1:]:
+    for key in _KEYS:
         if key not in entry:
             raise InputError(f"{name!r} has no {key!r}")
     found = {key: _of(cell, entry["profile"], known) for key, cell in entry["cells"].items()}
@@ -224,23 +126,22 @@ def _leads(entry: Mapping[str, Any], known: Mapping[str, Record]) -> dict[str, D
 
 
 def guards() -> pd.DataFrame:
-    """What guards the sentences of the first page, a row for each `guard`: by how much one cell is ahead of
-    another (`mean`, `low` and `high` of its 90% interval, `seeds`). The book is not built when one ends at 0.
+    """What guards the sentences, a row for each `guard`: by how much one cell is ahead of another (`mean`,
+    `low` and `high` of its 90% interval, `seeds`). The book is not built when one ends at 0.
     """
-    entries = {PAPERS[paper]: one for paper, one in read_yaml(BOTTOM_LINES).items()}
     known = records()
     rows = [
         (name, guard, one.mean, one.low, one.high, one.seeds)
-        for name, entry in (entries | read_yaml(FINDINGS)).items()
+        for name, entry in read_yaml(BOTTOM_LINES).items()
         for guard, one in _leads(entry, known).items()
     ]
-    return pd.DataFrame(rows, columns=["finding", "guard", "mean", "low", "high", "seeds"])
+    return pd.DataFrame(rows, columns=["about", "guard", "mean", "low", "high", "seeds"])
 
 
 def _of(
     name: str | list[str], profile: str, known: Mapping[str, Record]
 ) -> Measured | Difference | str:
-    """A cell at the profile of its finding, or at one of its own: "ADDRESS at PROFILE"; another share
+    """A cell at the profile of its entry, or at one of its own: "ADDRESS at PROFILE"; another share
     that its runs have measured: "ADDRESS of METRIC"; of two of these the difference; or the verdict on
     one beside what is printed at another: "ADDRESS beside ADDRESS".
     """

@@ -22,9 +22,8 @@ FLAGS = [
     "--disable-sync",
 ]
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
-#: what a reader unfolds on the screen is left out on paper, but for the findings of the first page
-_PREPARE = """document.querySelectorAll('.dropdown, details:not(.finding)').forEach(one => one.remove());
-document.querySelectorAll('details.finding').forEach(one => { one.open = true })"""
+#: what a reader unfolds on the screen is left out on paper
+_PREPARE = "document.querySelectorAll('.dropdown, details').forEach(one => one.remove())"
 _PAPER = {
     "format": "A4",
     "margin": {"top": "16mm", "bottom": "16mm", "left": "14mm", "right": "14mm"},
