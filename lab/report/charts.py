@@ -253,8 +253,9 @@ def heat_map(frame: pd.DataFrame, title: str = "") -> Figure:
     import seaborn as sns
     from matplotlib.patches import Rectangle
 
-    order = {"index": shown["row"].unique(), "columns": shown["column"].unique()}
-    wide = shown.pivot(index="row", columns="column", values="difference").reindex(**order)
+    rows, columns = (list(shown[name].unique()) for name in ("row", "column"))
+    wide = shown.pivot(index="row", columns="column", values="difference")
+    wide = wide.reindex(rows)[columns]
     less = (shown["seeds"] < 3) | (shown["profile"] != "paper") | (shown["stand_in"] != "")
     most = float(wide.abs().max().max())
     with canvas(2.6 + 0.75 * wide.shape[1], 1.4 + 0.36 * len(wide), title) as axes:
@@ -269,7 +270,7 @@ def heat_map(frame: pd.DataFrame, title: str = "") -> Figure:
             },
         )
         for row, column in shown.loc[less, ["row", "column"]].itertuples(index=False):
-            at = wide.columns.get_loc(column), wide.index.get_loc(row)
+            at = columns.index(column), rows.index(row)
             look: dict[str, Any] = {"fill": False, "hatch": "////", "alpha": 0.35, "linewidth": 0}
             axes.add_patch(Rectangle(at, 1, 1, **look))
         axes.set(xlabel="", ylabel="")
