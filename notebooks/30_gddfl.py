@@ -228,7 +228,7 @@ show(
         sent["uploaded/labels"].long(),
         classes,
         columns=clients * images_per_class,
-        title="What all clients upload: a column for each client with the class",
+        title="What all clients upload, a column for each client",
         inches=0.36,
     )
 )

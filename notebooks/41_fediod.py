@@ -385,8 +385,8 @@ for generated, own, share in [*cases, (0.5, 0.8, 1), (0.05, 0.1, 1)]:
 # two.run().accuracy, share_right(together, test.labels)
 # ```
 #
-# At the defaults the student is at the chance level, and the teachers together lose, too; with other seeds they keep
-# what they know, and the student loses little or much. There is no real image to ask about, and far from real images
-# networks of two kinds need not answer alike. One run says little. For the program nothing else changes, because only
-# answers and gradients are exchanged.
+# Compare with the plot of accuracies. The student learns less here, though the teachers together may keep what they
+# know; how much less changes from seed to seed. There is no real image to ask about, and far from real images networks
+# of two kinds need not answer alike. For the program nothing else changes, because only answers and gradients are
+# exchanged.
 # ````
