@@ -92,7 +92,7 @@ task = lesson.task
 # $$ (eq:pri-confidence)
 #
 # which is about normal where $p$ itself is crowded near 1.
-
+#
 # The attacker draws shadow data sets. Each holds what it knows of the client, and a random half of the targets; so each
 # target is inside one half of the shadow models and outside the others. With the mean and the variance of $\phi$ on
 # both sides, the attack scores a target by
