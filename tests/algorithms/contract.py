@@ -49,7 +49,7 @@ from tests.algorithms.watching import contents, differences, watch
 
 
 def outcome(results: list[RoundResult], clients: list[Client]) -> dict[str, Any]:
-    """All that must be the same in another run: but for the time it took."""
+    """Return all that must be the same in another run: not the time that it took."""
     last = results[-1]
     rows = [result.row() | {"seconds": None} for result in results]
     traffic = [{way: entry[way] for way in ("up", "down")} for entry in last.ledger.rounds]
@@ -66,9 +66,9 @@ def resumes_bit_for_bit(subject: Subject) -> None:
         for number in range(1, ROUNDS + 1):
             clients = crowd(subject.task_kind)
             running = subject.run(clients, checkpoint=Path(folder) / "checkpoint")
-            found = [next(running) for _ in range(number)]
+            results = [next(running) for _ in range(number)]
             running.close()
-    assert not differences(outcome(whole.results, whole.clients), outcome(found, clients))
+    assert not differences(outcome(whole.results, whole.clients), outcome(results, clients))
 
 
 @functools.cache
@@ -153,15 +153,15 @@ def alone_equals_batched(subject: Subject) -> None:
     assert pairs or "client_update" not in subject.kind.remote_calls
     for id_, batched, alone in pairs:
         assert batched.keys() == alone.keys(), id_
-        for name, one in batched.items():
+        for name, value in batched.items():
             other = alone[name]
-            if not isinstance(one, torch.Tensor):
-                assert one == other, (id_, name)
-            elif one.dtype == torch.uint8 and one.dim() > 2:
-                apart = (one.int() - other.int()).abs()
+            if not isinstance(value, torch.Tensor):
+                assert value == other, (id_, name)
+            elif value.dtype == torch.uint8 and value.dim() > 2:
+                apart = (value.int() - other.int()).abs()
                 assert (apart <= 1).all() and (apart > 0).sum() <= 0.02 * apart.numel(), (id_, name)
             else:
-                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3, msg=f"{id_} {name}")
+                torch.testing.assert_close(value, other, rtol=1e-3, atol=1e-3, msg=f"{id_} {name}")
 
 
 def nothing_given_is_changed(subject: Subject) -> None:

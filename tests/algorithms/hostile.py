@@ -86,7 +86,7 @@ def uploads(draw: st.DrawFn, good: Message) -> Any:
 def conforms(
     message: Message, form: Mapping[str, Field], meta: Mapping[str, Field], samples: int
 ) -> bool:
-    """Whether an upload is what its form promises; computed in NumPy and float64."""
+    """Say whether an upload is what its form promises; computed in NumPy and float64."""
     if message.tensors.keys() != form.keys() or message.meta.keys() != meta.keys():
         return False
     rows, moved = set(), 0.0
@@ -134,10 +134,10 @@ def nothing_gets_by(
     or is what the form promises; no other error comes out. `luck` draws other examples.
     """
 
-    def look_at(upload: Any) -> None:
+    def validate(upload: Any) -> None:
         validate_uploads([(client, upload)], (form, meta), {client: samples}, Ledger.aside())
 
-    look_at(good)
+    validate(good)
     assert conforms(good, form, meta, samples)
 
     @settings(
@@ -148,16 +148,16 @@ def nothing_gets_by(
         suppress_health_check=list(HealthCheck),
     )
     @given(uploads(good))
-    def one(upload: Any) -> None:
+    def refused_or_conforms(upload: Any) -> None:
         try:
-            look_at(upload)
+            validate(upload)
         except UploadError as error:
             assert f"client {client} " in str(error)
             assert "\n" not in str(error) and len(str(error)) < 300
         else:
             assert conforms(upload, form, meta, samples)
 
-    (one if luck is None else seed(luck)(one))()
+    (refused_or_conforms if luck is None else seed(luck)(refused_or_conforms))()
 
 
 def every_form(examples: int, luck: int) -> int:

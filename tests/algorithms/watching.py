@@ -60,7 +60,7 @@ def differences(one: Any, other: Any) -> list[str]:
 
 
 def pieces(tensors: Mapping[str, torch.Tensor]) -> set[bytes]:
-    """What stands in tensors, row by row; without what is too little to be recognised."""
+    """Return the rows of tensors as bytes, without those that are too short to be recognised."""
     return {
         row.tobytes()
         for tensor in tensors.values()
@@ -160,12 +160,12 @@ def _watch_network(seen: Watched, patches: ExitStack) -> None:
 
     def counting(ledger: Ledger, direction: str, message: Message) -> Message:
         seen.counted.append((ledger, len(seen.results), direction, message))
-        found = pieces(message.tensors)
+        rows = pieces(message.tensors)
         for client in seen.clients:
             own = {"images": client.images} | (client.memory if direction == "down" else {})
-            if found & (pieces(own) - crossed):
+            if rows & (pieces(own) - crossed):
                 seen.leaked.append(f"{sorted(message.tensors)} going {direction}")
-        crossed.update(found)
+        crossed.update(rows)
         return count(ledger, direction, message)
 
     def validating(
