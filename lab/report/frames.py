@@ -191,8 +191,8 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
 
 def best_evidence(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
     """Every cell at the fullest profile at which it is measured itself, else as `best_cells` has it. Below
-    the rows of the table are those of its `choices` that are measured, at their fullest profile, beside the
-    same printed number.
+    the rows of the table are those that its `choices` name and that are measured, at their fullest profile,
+    beside the same printed number.
     """
     grids = [spec.cells(profile) for profile in BEST_FIRST[:-1]]
     shown, beside = [], {}
@@ -202,8 +202,8 @@ def best_evidence(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]
         for cell in of:
             for _, other in cell.alternatives():
                 name = f"{other.row} (table {other.table})"
-                new = other.experiments[0] != cell.experiments[0] and other.records(measured)
-                if new and (name, *other.names[1:]) not in beside:
+                new = other.row != cell.row and (name, *other.names[1:]) not in beside
+                if new and other.records(measured):
                     row = other.row_entry.model_copy(update={"name": name})
                     beside[name, *other.names[1:]] = attrs.evolve(
                         other, row_entry=row, published=cell.published, rivals=()
