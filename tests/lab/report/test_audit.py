@@ -90,7 +90,7 @@ def test_63_settings_of_fedvck_were_seen_with_test_images_of_one_column(runs):
     for run in runs:
         one = run["experiment"]
         column = one["dataset"] == "cifar10" and "alpha0.05" in one["partition"].get("file", "")
-        if column and one["evaluate_on"] == "test" and not one.get("attack"):
+        if column and one.get("evaluate_on", "test") == "test" and not one.get("attack"):
             settings = json.dumps([one["variant"], run["settings"], one["model_options"]])
             seen[one["algorithm"]].add(settings)
             if one["profile"] == "converged" and one["rounds"] == 10:
