@@ -100,7 +100,7 @@ def _grids(frame: pd.DataFrame, names: Sequence[str], title: str) -> str:
     found = []
     for part in parts:
         caption = f"<caption><span>{escape(title)}</span></caption><thead>"
-        of_part = wide[part][wide[part].ne("").any(axis=1)]
+        of_part = wide[part][(wide[part] != "").any(axis=1)]
         html = style.html_table(of_part, escape=False).replace("<thead>", caption, 1)
         found.append(f'<div style="overflow-x:auto">{html}</div>')
         title = "The same, further columns"
