@@ -70,7 +70,7 @@ show(
     )
 )
 
-# %% tags=["hide-cell"]
+# %%
 table("gddfl", "ladder", best)
 
 # %% [markdown]
