@@ -6,6 +6,9 @@ Learning via Valuable Condensed Knowledge for Medical Image Analysis. AAAI 2025,
 The defaults are those of the paper, but for two: the cosine and the mean in Eq. 15.
 `Settings.released()` follows the authors' code; nearly every difference is one named setting. Three
 settings switch parts off, for the paper's ablations.
+
+From a client's data to the server's model it is read in eight files: this one, `families.condensing`,
+`condensation.selection`, `.engine`, `.matching` and `.latent`, `server.update` and `training`.
 """
 
 from __future__ import annotations

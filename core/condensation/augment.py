@@ -14,7 +14,7 @@ parameters of the official code:
     scale     width and height each by 1/s with s in [1/1.2, 1.2], about the centre
     rotate    by up to 15 degrees either way, about the centre
 
-All ranges are uniform. Images are normalised, so what comes in from outside is 0, the mean colour.
+All ranges are uniform. Images are normalised, so pixels from outside are 0, the mean colour.
 FedVCK's released code uses "color_crop_cutout_flip_scale_rotate".
 """
 
@@ -48,19 +48,19 @@ class Augmentation:
 
     strategy: str
     size: int
-    #: (K, 3): what is added (brightness), saturation, contrast
+    #: (K, 3): brightness (added), saturation, contrast
     colour: torch.Tensor
-    #: (K, 4): first row, last row, first column, last column of what is cut out, both ends
-    #: included; last < first: none
+    #: (K, 4): first row, last row, first column, last column that are cut out, ends included; last <
+    #: first: none
     cutout: torch.Tensor
     #: (K, 2, 3): from column and row of an output pixel, counted from the centre, to those of its
     #: source
     affine: torch.Tensor
     #: (K,) bool: whether the affine map is not the identity
-    moved: torch.Tensor
+    mapped: torch.Tensor
 
     def __len__(self) -> int:
-        return len(self.moved)
+        return len(self.mapped)
 
     @classmethod
     def of(cls, uniform: torch.Tensor, strategy: str, size: int) -> Augmentation:
@@ -92,7 +92,7 @@ class Augmentation:
         )
 
 
-_TENSORS = ("colour", "cutout", "affine", "moved")
+_TENSORS = ("colour", "cutout", "affine", "mapped")
 
 
 def parts_of(strategy: str) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def draw_augmentation(
     """`draws` independent draws of a strategy, for images of size x size pixels; with `one_kind` all
     pick the same transform, with parameters of their own.
 
-    The numbers are drawn where the generator is, then moved to `device`: a CPU generator gives the
+    The numbers are drawn where the generator is, then copied to `device`: a CPU generator gives the
     same draws for every device. Raises InputError for an unknown transform.
     """
     uniform = torch.rand(draws, UNIFORMS, generator=generator, device=generator.device)
@@ -153,7 +153,7 @@ def augment(
             wide, _grid(augmentation).to(wide.dtype)[index], align_corners=False
         ).to(images.dtype)
         # in this order the result has the memory format of the images
-        images = torch.where(~augmentation.moved[index].view(-1, 1, 1, 1), images, sampled)
+        images = torch.where(~augmentation.mapped[index].view(-1, 1, 1, 1), images, sampled)
     return images
 
 

@@ -1,9 +1,9 @@
 """Bi-level condensation: images on which a network learns what it would learn from real ones.
 
 Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning (FedMK), Eq. 3-8. The inner loop
-takes gradient steps on condensed images, the paper's meta knowledge. The outer loop moves them down
-the loss that the network then has on real images; its gradient goes through the inner steps. Several
-inner steps have images of their own, as in Wang et al. 2018, whom the paper follows.
+takes gradient steps on condensed images, the paper's meta knowledge. The outer loop takes
+gradient steps on these images, down the loss that the network then has on real ones, through the
+inner steps. Several inner steps have images of their own, as in Wang et al. 2018, whom the paper follows.
 
 The paper is silent on batch normalisation in the outer loss. A network that was trained on knowledge
 is tested with the statistics of knowledge. So by default real images are normalised by the statistics
@@ -123,12 +123,9 @@ class BilevelStep:
 def inner_batches(
     knowledge: torch.Tensor, data: Mapping[str, Any], steps: int
 ) -> list[tuple[torch.Tensor, dict[str, Any]]]:
-    """Knowledge (M, ...) in so many equal parts, each with its labels and the other data.
-
-    Raises ValueError where M is no multiple of `steps`.
+    """Knowledge (M, ...) in so many equal parts, M being a multiple of `steps`, each with its labels
+    and the other data.
     """
-    if len(knowledge) % steps:
-        raise ValueError(f"{len(knowledge)} images are no {steps} equal batches")
     size = len(knowledge) // steps
     labels = data["knowledge_labels"].split(size) if "knowledge_labels" in data else None
     return [
@@ -218,7 +215,7 @@ def network_losses(network: KnowledgeNetwork, statistics: str = "knowledge") -> 
 class Extraction:
     """Hyper-parameters of a client's extraction of knowledge in a round.
 
-    FedMK prints none of them. The defaults come from a few rounds on held-out training images of
+    FedMK states none of them. The defaults come from a few rounds on held-out training images of
     MNIST, `horizon` and `statistics` from the book's table `fedmk/tuning`.
     """
 
@@ -237,7 +234,7 @@ class Extraction:
     real_batch: int = attrs.field(default=64, validator=whole(1))
     #: iterations after which the inner steps start at the received model w^c again; in between they
     #: go on from where those of the last iteration ended. 1: every iteration starts at w^c, as in
-    #: Eq. 3; as many as iterations: w^c moves all the time, as Eq. 5 can be read
+    #: Eq. 3; as many as iterations: w^c is never set back, another interpretation of Eq. 5
     horizon: int = attrs.field(default=50, validator=whole(1))
     #: what real images are normalised by
     statistics: str = attrs.field(

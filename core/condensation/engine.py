@@ -51,7 +51,7 @@ class Condensation:
     #: p: condensed images as a share of a client's images of a class
     share: float = attrs.field(default=0.02, validator=number(0, 1, above=True))
     #: initial images: "noise", so that no pixel is a client's, random "real" images, or means of
-    #: several ("real_average")
+    #: several ("real_average"); the only image of a class may be sent nearly as it is
     init: str = attrs.field(default="noise", validator=one_of("initialisation", *STARTS))
     #: least number of condensed images per class and client
     min_images: int = attrs.field(default=5, validator=whole(1))
@@ -75,7 +75,7 @@ class Condensation:
     pool: int = attrs.field(default=8, validator=whole(1))
     #: bound of the gradient's norm per client; None: no bound
     clip_norm: float | None = attrs.field(default=None, validator=optional(number(0, above=True)))
-    #: optimiser of the images; see `ImageOptimiser`
+    #: optimiser of the images; see `optimiser_of`
     image_optimiser: str = attrs.field(default="sgd", validator=one_of("optimiser", *OPTIMISERS))
     #: iterations after which each draw of the pool is replaced by a new one; None: never
     refresh: int | None = attrs.field(default=None, validator=whole(1, optional=True))
@@ -417,11 +417,11 @@ def condense(
         start: (M, C, H, W) initial images as network inputs; group: (M,) ascending, their groups.
         watch: called with the step and the images before every step, for pictures and films.
 
-    Returns: the images (M, C, H, W) and the loss of every step and group, (steps, G).
+    Returns: the images (M, C, H, W) and the loss of every iteration and group, (iterations, G).
     """
     settings, real = objective.settings, objective.real
     images, owner = start.clone(), real.owner[group]
-    optimiser = ImageOptimiser(images, group, settings)
+    optimiser, sizes = optimiser_of(images, settings), torch.bincount(group)[group]
     blocks = blocks_of(objective, group)
     real_side = REAL_SIDES[settings.estimator](objective)
     trace = torch.zeros(settings.iterations, real.groups, device=images.device)
@@ -438,6 +438,8 @@ def condense(
             )
         if settings.clip_norm is not None:
             clip_by_client(images.grad, owner, objective.clients, settings.clip_norm)
+        if settings.image_optimiser == "scaled":
+            images.grad *= sizes.to(images.dtype).view(-1, 1, 1, 1)
         optimiser.step()
     return images, trace
 
@@ -514,37 +516,22 @@ def clip_by_client(gradient: torch.Tensor, owner: torch.Tensor, clients: int, bo
     gradient.mul_(scale[owner].view(-1, 1, 1, 1))
 
 
-class ImageOptimiser:
-    """The optimiser of condensed images (M, C, H, W), with their groups (M,).
+def optimiser_of(images: torch.Tensor, settings: Condensation) -> torch.optim.Optimizer:
+    """The optimiser of condensed images (M, C, H, W).
 
     GDD-FL states SGD and 300 epochs, FedVCK only a range of rates; SGD is its code's. With the exact
     gradient of the linear kernel (`estimator="expectation"`) there is no noise of batches, so that
     fewer, larger steps may reach the same loss, as long as they do not diverge:
 
     * "sgd": as in GDD-FL.
-    * "scaled": SGD whose step is multiplied by the images of the group. The loss compares their
-      mean, so the gradient for one of m images is 1 / m of that for the mean; with this factor the
-      mean moves equally far in groups of all sizes.
+    * "scaled": SGD whose step is multiplied by the images of the group, by `condense`. The loss
+      compares their mean, so the gradient for one of m images is 1 / m of that for the mean; with
+      this factor the mean changes equally in groups of all sizes.
     * "adam": Adam (Kingma and Ba 2015) with PyTorch's defaults; `image_momentum` is its beta_1.
     """
-
-    def __init__(self, images: torch.Tensor, group: torch.Tensor, settings: Condensation) -> None:
-        self.images, self.scale = images, None
-        if settings.image_optimiser == "scaled":
-            self.scale = torch.bincount(group)[group].to(images.dtype).view(-1, 1, 1, 1)
-        self.optimiser: torch.optim.Optimizer
-        rate, momentum = settings.image_lr, settings.image_momentum
-        if settings.image_optimiser == "adam":
-            self.optimiser = adam([images], rate, momentum)
-        else:
-            self.optimiser = torch.optim.SGD([images], lr=rate, momentum=momentum)
-
-    def step(self) -> None:
-        """Update the images by their gradients."""
-        if self.scale is not None:
-            assert self.images.grad is not None
-            self.images.grad.mul_(self.scale)
-        self.optimiser.step()
+    if settings.image_optimiser == "adam":
+        return adam([images], settings.image_lr, settings.image_momentum)
+    return torch.optim.SGD([images], lr=settings.image_lr, momentum=settings.image_momentum)
 
 
 def milestones(iterations: int) -> list[int]:
@@ -558,8 +545,7 @@ def progress(trace: torch.Tensor, owner: torch.Tensor, clients: int) -> torch.Te
     lead to one, as draws of augmentations differ from step to step.
 
     Args:
-        trace: (steps, G), the losses of all groups.
-        owner: (G,), the groups' clients, of K.
+        trace: (steps, G), the losses of all groups; owner: (G,), the groups' clients, of K.
     """
     losses = trace.new_zeros(clients, len(trace)).index_add_(0, owner, trace.T)
     return torch.stack([losses[:, s // 2 : s].mean(1) for s in milestones(len(trace))], 1)

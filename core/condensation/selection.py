@@ -30,7 +30,7 @@ def importance(loss: torch.Tensor, b: float) -> torch.Tensor:
 
 def smoothed_error(
     current: torch.Tensor,
-    previous: torch.Tensor | None,
+    previous: torch.Tensor,
     labels: torch.Tensor,
     alpha: float,
     blend: str = "probabilities",
@@ -39,12 +39,11 @@ def smoothed_error(
     7).
 
     Args:
-        current: logits (N, C) of M_t; previous: logits (N, C) of M_{t-1}, or None where there is
-            none: then this is Eq. 6, the error of the current model alone.
+        current: logits (N, C) of M_t; previous: logits (N, C) of M_{t-1}.
         labels: (N,) int64.
-        alpha: weight of the current model, in [0, 1]; the paper does not print it, the released
-            code has 0.5.
-        blend: "probabilities", as printed: M(x) has its softmax, since Eq. 11 calls the model
+        alpha: weight of the current model, in [0, 1]; with 1 this is Eq. 6. The paper does not
+            state it; the released code has 0.5.
+        blend: "probabilities", as in the paper: M(x) has its softmax, since Eq. 11 calls the model
             without it f; "logits", as released.
 
     Returns: (N,) float32 (float64 for float64). Raises InputError for another alpha or blend.
@@ -55,41 +54,34 @@ def smoothed_error(
         raise InputError(
             f"alpha, the weight of the current model, must be in [0, 1], not {alpha!r}"
         )
-    current = at_least_float32(current)
-    if previous is None:
-        return F.cross_entropy(current, labels, reduction="none")
-    previous = at_least_float32(previous)
+    current, previous = at_least_float32(current), at_least_float32(previous)
     if blend == "logits":
         return F.cross_entropy(alpha * current + (1 - alpha) * previous, labels, reduction="none")
     # log(alpha p + (1 - alpha) q), from log p and log q: a probability that underflows still has a
     # finite error
     logs = [
-        log_share(weight) - F.cross_entropy(logits, labels, reduction="none")
+        (math.log(weight) if weight else -math.inf)
+        - F.cross_entropy(logits, labels, reduction="none")
         for weight, logits in ((alpha, current), (1 - alpha, previous))
     ]
     return -torch.logaddexp(*logs)
 
 
 def selection_probabilities(
-    weights: torch.Tensor,
-    group: torch.Tensor | None = None,
-    groups: int = 1,
-    rule: str = "share",
+    weights: torch.Tensor, group: torch.Tensor, groups: int, rule: str = "share"
 ) -> torch.Tensor:
     """Probability of each sample to be drawn from its group (FedVCK, Eq. 8).
 
     Args:
         weights: (N,) importances, positive.
-        group: (N,) int64 in 0..groups-1; None: all samples are one group.
-        rule: "share", w / sum w, as printed; "softmax", exp(w) / sum exp(w), as released: with w in
+        group: (N,) int64 in 0..groups-1.
+        rule: "share", w / sum w, as in the paper; "softmax", exp(w) / sum exp(w), as released: with w in
             (0, 1) no probability is more than e times another.
 
     Returns: (N,), the sum of each group is one. Raises InputError for another rule.
     """
     if rule not in RULES:
         raise unknown("rule of selection", rule, RULES)
-    if group is None:
-        group = torch.zeros(len(weights), dtype=torch.int64, device=weights.device)
     weights = at_least_float32(weights)
     if rule == "softmax":
         highest = weights.new_full((groups,), -math.inf).scatter_reduce(0, group, weights, "amax")
@@ -144,11 +136,6 @@ def draw_different(
     return order[first[:, None] + place]
 
 
-def log_share(share: float) -> float:
-    """The logarithm of a share; minus infinity of none."""
-    return math.log(share) if share > 0 else -math.inf
-
-
 def initial_images(
     kind: str,
     images: torch.Tensor,
@@ -161,14 +148,14 @@ def initial_images(
     first.
 
     Args:
-        kind: "noise", every value from N(0, 1), which FedVCK prints, so that no pixel comes from a
+        kind: "noise", every value from N(0, 1), as in FedVCK, so that no pixel comes from a
             real image; "real", random real images of the group: none twice until all have been
             used; "real_average", each the mean of five random real images of the group: five
             different ones where the group has as many.
         images: real images (N, C, H, W) uint8; group: (N,) int64, ascending, their groups.
         counts: (G,) int64, condensed images per group.
         normalise: from uint8 images to network inputs, as `Dataset.normalise`.
-        generator: numbers are drawn where it is, then moved to the device of the images.
+        generator: numbers are drawn where it is, then copied to the device of the images.
 
     Returns: (counts.sum(), C, H, W) float32. Raises InputError for an unknown kind, and for a group
     without real images, unless they start from noise.
@@ -205,7 +192,7 @@ def _different(sizes: torch.Tensor, number: int, generator: torch.Generator) -> 
     """(M, number) whole numbers below `sizes` (M,), all different in a row; with repetition where
     sizes are too small.
 
-    The k-th pick is one of the size - k places that are left, and moves up by one for every earlier
+    The k-th pick is one of the size - k places that are left, and goes up by one for every earlier
     pick at or before.
     """
     uniform = torch.rand(

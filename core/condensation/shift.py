@@ -5,7 +5,7 @@ Generalizable Dataset Distillation. MICCAI 2023, Eq. 1 and 2, Algorithm 1.
 
 Where the paper is silent or unclear:
 
-* The line after Eq. 2 prints x^ = mu^ (x - mu) / sigma + sigma^. Mean and deviation are the other
+* The line after Eq. 2 has x^ = mu^ (x - mu) / sigma + sigma^. Mean and deviation are the other
   way round in DSU, which has the same formulas otherwise: x^ = sigma^ (x - mu) / sigma + mu^ (Li et
   al., Uncertainty Modeling for Out-of-Distribution Generalization, ICLR 2022). The default is DSU's
   form; "as_printed" is the other.
@@ -92,7 +92,7 @@ def uncertain_shift(
     Args:
         features: (B, C, H, W), floating point: images or the maps of an inner layer.
         p: the probability, in [0, 1]; the paper has 0.5.
-        rng: numbers are drawn where its generator is (the CPU for an `Rng`), then moved.
+        rng: numbers are drawn where its generator is (the CPU for an `Rng`), then copied.
         form: "dsu", or "as_printed" with mean and deviation the other way round.
 
     Returns: the same shape and dtype. Raises InputError for another p, form or shape.

@@ -31,13 +31,13 @@ def gan_losses(
 
     Args:
         fake, real: logits (K, N, 1, h, w) of generated and of real images; weights: pi_k, (K,).
-        loss: "linear" as printed: L_gan^k = E[pi_k D_k(x'_k)] + E[1 - D_k(G(w))], which D_k
+        loss: "linear" as in the paper: L_gan^k = E[pi_k D_k(x'_k)] + E[1 - D_k(G(w))], which D_k
             minimises and the generator maximises. The discriminator's outputs lie between 0 and 1,
             where the paper says nothing: without a bound the loss has none. "non_saturating" as
             released: binary cross-entropy, summed over patches; the generator minimises that of its
             images taken for real.
-        weighted: where pi_k stands. "real": before the discriminator's term on real images, as
-            printed. "generator": before the generator's loss, as released.
+        weighted: the place of pi_k. "real": before the discriminator's term on real images, as in
+            the paper. "generator": before the generator's loss, as released.
 
     Raises InputError for an unknown name.
     """

@@ -20,10 +20,10 @@ def class_input_importance(
     """pi_k^c(x), (K, N, C): the class ratio times the discriminator ratio, normalised over the
     clients (Eq. 8).
 
-    It stands for P_k(y|x) / P(y|x) (Eq. 7): the class ratio for P_k(y) / P(y), the discriminator
-    ratio for P(x) / P_k(x). A D_k that says how likely x was generated grows with that; Eq. 2 as
-    printed is linear in D_k and asks it for 0 or 1. Without `generated` and `real` only the class
-    ratio is left: the weights of the released code, as which the * of Tables 6 and 7 is read here,
+    It estimates P_k(y|x) / P(y|x) (Eq. 7): the class ratio for P_k(y) / P(y), the discriminator
+    ratio for P(x) / P_k(x). A D_k that says how likely x was generated grows with that; Eq. 2 of
+    the paper is linear in D_k and asks it for 0 or 1. Without `generated` and `real` only the class
+    ratio is left: the weights of the released code, our interpretation of the * of Tables 6 and 7,
     (K, 1, C).
 
     Args:

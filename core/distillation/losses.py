@@ -2,7 +2,7 @@
 
 Equation numbers are those of FedIOD: Gong, Li, Bao, Yao, Huang, Wu, Zhang, Zheng, Doermann.
 Federated Learning via Input-Output Collaborative Distillation. AAAI 2024. Probabilities of K
-teachers stand in one tensor (K, N, C); their weights pi_k (K,) are not negative and sum to 1.
+teachers are one tensor (K, N, C); their weights pi_k (K,) are not negative and sum to 1.
 
 Everything is computed in float32 or better, also under autocast; a gradient passes through all
 arguments.
@@ -27,7 +27,7 @@ def kl_divergence(
     and 6).
 
     There is no factor tau^2; a caller that mixes it with other losses multiplies it in. Eq. 6
-    prints H(q, q^) - H(q^), which can be negative and so is no divergence. Here it is H(q, q^) -
+    has H(q, q^) - H(q^), which can be negative and so is no divergence. Here it is H(q, q^) -
     H(q).
 
     Logits are (N, C). The difference of two almost equal distributions is lost in float32 when the

@@ -67,8 +67,9 @@ class OneShotSettings(condensing.ServerSide):
 class CondensingSettings(OneShotSettings):
     """Hyper-parameters of a method whose clients condense at random networks."""
 
-    #: what condensed images start from: "noise", "real" images, or each from the mean of several
-    #: ("real_average")
+    #: initial images: "noise", "real" images, or means of several ("real_average"). Real ones may be
+    #: sent as they are: one that is its client's only image of a class has the features and gradients
+    #: that it is to match (see `copied_images`)
     init: str = attrs.field(default="noise", validator=one_of("initialisation", *STARTS))
     #: iterations, each with another random network
     iterations: int = attrs.field(default=1000, validator=whole(1))
@@ -182,7 +183,7 @@ def quality(task: Task, images: torch.Tensor, labels: torch.Tensor, model: nn.Mo
 
 
 class OneShotCondensing(OneShot):
-    """Clients condense so many images of every class that they hold."""
+    """Clients condense so many images of every class that they have."""
 
     Settings = CondensingSettings
 
@@ -211,3 +212,14 @@ class OneShotCondensing(OneShot):
         start = start.unflatten(0, (real.groups, settings.images_per_class))
         images = self.condense(task, real, start, networks, rngs)
         return condensing.uploads(clients, real, images.flatten(0, 1), group)
+
+    def measures(self, state: State) -> dict[str, float]:
+        """`copied_images`: where images start from real ones, the share of uploaded images that equal
+        an image of the training set in all pixels.
+        """
+        if self.settings.init == "noise" or not state.meta["spoken"]:
+            return {}
+        uploaded, real = state.tensors["uploaded/images"], state.task.dataset.train.images
+        known = {image.numpy().tobytes() for image in real.cpu()}
+        copies = [image.numpy().tobytes() in known for image in uploaded.cpu()]
+        return {"copied_images": sum(copies) / max(len(copies), 1)}

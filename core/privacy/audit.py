@@ -47,22 +47,27 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def least_distance(
-    accused: int, innocent: int, missed: int, guilty: int, confidence: float = 0.95
+    false_positives: int,
+    negatives: int,
+    false_negatives: int,
+    positives: int,
+    confidence: float = 0.95,
 ) -> float:
-    """The least mu, with this confidence, when of so many cases of one data set so many are taken
-    for the other, and of the other so many are missed; 0 where nothing follows.
+    """The least mu, with this confidence, from the errors of a test that tells two data sets apart:
+    false ones among so many negatives, and among so many positives; 0 where nothing follows.
 
     Both rates are replaced by the upper ends of their intervals of Clopper and Pearson, each with
     half of the error. Raises InputError for counts that are no part of their cases.
     """
     from scipy.stats import beta, norm
 
-    if not (0 <= accused <= innocent and 0 <= missed <= guilty and innocent and guilty):
+    errors = ((false_positives, negatives), (false_negatives, positives))
+    if any(not 0 <= wrong <= cases or cases == 0 for wrong, cases in errors):
         raise InputError("an audit needs counts of errors, each of at least one case")
     level = 1 - (1 - confidence) / 2
     alpha, gamma = (
-        1.0 if wrong == of else float(beta.ppf(level, wrong + 1, of - wrong))
-        for wrong, of in ((accused, innocent), (missed, guilty))
+        1.0 if wrong == cases else float(beta.ppf(level, wrong + 1, cases - wrong))
+        for wrong, cases in errors
     )
     # FN >= Phi(Phi^-1(1 - FP) - mu)
     return max(0.0, float(norm.ppf(1 - alpha) - norm.ppf(gamma)))
@@ -97,13 +102,13 @@ def audited_epsilon(
         raise InputError("the canaries of an audit must be finite and differ")
     direction = direction / direction.norm()
 
-    def seen(which: int, game: int) -> float:
+    def projected(which: int, game: int) -> float:
         draws = rng.at("game", which, game).generator(direction.device)
         out = sum(release(canaries[which], draws) for _ in range(releases))
         return float(torch.as_tensor(out).flatten() @ direction)
 
     first, second = (
-        torch.tensor([seen(which, game) for game in range(trials)], dtype=torch.float64)
+        torch.tensor([projected(which, game) for game in range(trials)], dtype=torch.float64)
         for which in (0, 1)
     )
     if not (first.isfinite().all() and second.isfinite().all()):
@@ -111,5 +116,7 @@ def audited_epsilon(
     part = trials // 10
     threshold = torch.cat([first[:part], second[:part]]).median()
     no, yes = first[part:], second[part:]
-    accused, missed = int((no > threshold).sum()), int((yes <= threshold).sum())
-    return gaussian_epsilon(least_distance(accused, len(no), missed, len(yes), confidence), delta)
+    wrong = int((no > threshold).sum()), int((yes <= threshold).sum())
+    return gaussian_epsilon(
+        least_distance(wrong[0], len(no), wrong[1], len(yes), confidence), delta
+    )

@@ -158,23 +158,15 @@ def clip_and_noise(
     one still.
     """
     check_number("max_norm", max_norm, 0, above=True)
-    if not checked:
-        check_finite(per_sample_gradients)
+    if not checked and not bool(torch.isfinite(per_sample_gradients).all()):
+        raise InputError(
+            "what should be clipped holds values that are not finite (did a client's training diverge?)"
+        )
     rows = per_sample_gradients.flatten(1)
     # g <- g / max(1, ||g|| / C)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     clipped = (rows / (norms / max_norm).clamp_min(1.0)).view_as(per_sample_gradients)
     return with_noise(clipped, 2 * max_norm * math.sqrt(len(rows)), noise_multiplier, generator)
-
-
-def check_finite(values: torch.Tensor) -> None:
-    """Raise InputError where what is to be clipped holds values that are not finite. A GPU is waited
-    for.
-    """
-    if not bool(torch.isfinite(values).all()):
-        raise InputError(
-            "what should be clipped holds values that are not finite (did a client's training diverge?)"
-        )
 
 
 def noisy_votes(

@@ -129,7 +129,12 @@ def deep_leakage(
     finite.
     """
     model = copy.deepcopy(model)
-    weights = own_weights(model, leaked)
+    weights = {name: value.detach().requires_grad_() for name, value in model.named_parameters()}
+    shapes = [{name: value.shape for name, value in each.items()} for each in (weights, leaked)]
+    if shapes[0] != shapes[1]:
+        raise InputError(
+            "the leaked gradient does not belong to this model: names or shapes of parameters differ"
+        )
     like = next(iter(weights.values()))
     draws = rng.generator(like.device)
     # x' ~ N(0, 1), y' ~ N(0, 1)
@@ -151,19 +156,6 @@ def deep_leakage(
     best, history = search_images(distance, variables, settings)
     answers = best[1].softmax(1) if labels is None else F.one_hot(labels, classes).to(like.dtype)
     return Restored(best[0], answers, history)
-
-
-def own_weights(model: nn.Module, leaked: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A model's parameters, by their names. Raises InputError where the gradient is that of another."""
-    weights = {name: value.detach().requires_grad_() for name, value in model.named_parameters()}
-    own, leaked_shapes = (
-        {name: value.shape for name, value in tensors.items()} for tensors in (weights, leaked)
-    )
-    if own != leaked_shapes:
-        raise InputError(
-            "the leaked gradient does not belong to this model: names or shapes of parameters differ"
-        )
-    return weights
 
 
 def search_images(

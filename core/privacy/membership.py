@@ -168,7 +168,7 @@ def roc(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def true_positives(scores: np.ndarray, member: np.ndarray, rate: float) -> float:
-    """The largest share of members that is found while at most a share `rate` of the others is
+    """The largest share of members that are detected while at most a share `rate` of the others is
     accused.
     """
     wrong, right = roc(scores, member)

@@ -104,7 +104,7 @@ def _clipped_mean(
 
     What is sent beside a model, such as a control variate or a generator, is measured in units of
     its own: each part (the first word of a name) has a norm and a median of its own. Running
-    statistics move much further than weights and would drown them in the norm. They are no update,
+    statistics change much more than weights and would drown them in the norm. They are no update,
     so their median is taken.
     """
     result, parts = {}, dict[str, list[str]]()
@@ -114,23 +114,13 @@ def _clipped_mean(
         else:
             parts.setdefault(name.split("/", 1)[0], []).append(name)
     for names in parts.values():
-        result |= _clipped_part(uploads, samples, start, names)
+        origin = {name: start.get(name, torch.zeros_like(uploads[0][name])) for name in names}
+        updates = [{name: upload[name] - origin[name] for name in names} for upload in uploads]
+        flat = [torch.cat([d.double().flatten() for d in each.values()]) for each in updates]
+        norms = torch.stack([update.norm() for update in flat])
+        factors = (norms.quantile(0.5) / norms.clamp(min=1e-30)).clamp(max=1).tolist()
+        pairs = zip(updates, factors, strict=True)
+        shortened = [{name: d * factor for name, d in each.items()} for each, factor in pairs]
+        mean = weighted_average(shortened, samples)
+        result |= {name: origin[name] + value for name, value in mean.items()}
     return result
-
-
-def _clipped_part(
-    uploads: Sequence[Named], samples: Sequence[float], start: Named, names: Sequence[str]
-) -> dict[str, torch.Tensor]:
-    """`_clipped_mean` of the tensors of these names, by one norm."""
-    origin = {name: start.get(name, torch.zeros_like(uploads[0][name])) for name in names}
-    moves = [{name: upload[name] - origin[name] for name in names} for upload in uploads]
-    norms = torch.stack(
-        [torch.cat([d.double().flatten() for d in move.values()]).norm() for move in moves]
-    )
-    factors = (norms.quantile(0.5) / norms.clamp(min=1e-30)).clamp(max=1).tolist()
-    shortened = [
-        {name: d * factor for name, d in move.items()}
-        for move, factor in zip(moves, factors, strict=True)
-    ]
-    mean = weighted_average(shortened, samples)
-    return {name: origin[name] + value for name, value in mean.items()}

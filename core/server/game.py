@@ -12,7 +12,7 @@ import math
 import torch
 from torch.nn import functional as F
 
-#: how the disagreement is averaged, and whom it moves
+#: how the disagreement is averaged, and through which models its gradient flows
 FORMS = ("printed", "released")
 
 
@@ -30,7 +30,7 @@ def transferability_loss(
     the global model; both are divided by the temperature.
 
     "printed" is the mean over all images, and its gradient passes through both models. "released"
-    is the mean over the images with eps = 1, 0 where there are none, with f(s) held fixed. (The
+    is the mean over the images with eps = 1, 0 where there are none, with f(s) fixed. (The
     code's value is not a number where there are none; its gradient is 0.)
     """
     between = (ensemble.argmax(1) == labels) & (own.argmax(1) != labels)
@@ -61,7 +61,7 @@ def diversity_loss(images: torch.Tensor, merged: torch.Tensor, distance: str) ->
 
     Args:
         images: s, (Q, ...); merged: h, (Q, z).
-        distance: "norm", |a| the 2-norm as printed; or "mean_square", the mean of the squares of a.
+        distance: "norm", |a| the 2-norm, as in the paper; or "mean_square", the mean of the squares of a.
     """
     apart = [_distances(each.flatten(1).float(), distance) for each in (images, merged)]
     return torch.exp(-(apart[0] * apart[1]).mean())

@@ -92,10 +92,10 @@ def ensemble_cross_entropy(
     Args:
         logits: (K, N, C) from `Heads.logits`; labels: (N,) int64.
         form: "logits": the cross-entropy of the averaged logits, l(sigma(1/K sum_k g(z; theta_k)),
-            y), as Eq. 4 is printed. "losses": the average of the K cross-entropies, as in FedGen's
+            y), as in Eq. 4. "losses": the average of the K cross-entropies, as in FedGen's
             code.
         shares: (K, C) weights of the average, by the class a feature was made for; without them all
-            are 1 / K, as printed. FedGen's code means to weight by `label_shares`; there a column of
+            are 1 / K, as in the paper. FedGen's code means to weight by `label_shares`; there a column of
             weights meets a row of losses, which makes the product of their means.
 
     Raises InputError for an unknown form.
@@ -122,12 +122,12 @@ def diversity(features: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     D), `noise` (N, z).
     """
     apart = torch.cdist(features, features, p=1) / features.shape[1]
-    asked = (noise.unsqueeze(0) - noise.unsqueeze(1)).square().mean(2)
-    return torch.exp(-(asked * apart).mean())
+    noise_apart = (noise.unsqueeze(0) - noise.unsqueeze(1)).square().mean(2)
+    return torch.exp(-(noise_apart * apart).mean())
 
 
 def draw_noise(kind: str, shape: Sequence[int], draws: torch.Generator) -> torch.Tensor:
-    """Noise on the device of `draws`: N(0, 1) ("normal", as FedGen prints) or U(0, 1) ("uniform",
+    """Noise on the device of `draws`: N(0, 1) ("normal", as in FedGen's paper) or U(0, 1) ("uniform",
     as in its code).
 
     Raises InputError for another kind.

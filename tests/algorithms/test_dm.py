@@ -8,6 +8,7 @@ from core import algorithms
 from core.condensation import LatentEncoder, augment
 from core.condensation.engine import condense
 from core.families import condensing
+from core.federation import Client
 from core.models import initialise
 from core.rng import Rng
 from lab import Experiment
@@ -110,3 +111,22 @@ def test_batches_without_replacement_hold_different_images(task, pieces, replace
         rows = objective.rows("batch", step)
         assert (real.group[rows] == torch.arange(real.groups)[:, None]).all()
         assert ([len(own.unique()) for own in rows] == enough) != replacement
+
+
+@pytest.mark.parametrize(
+    ("name", "init"), [("dm", "real"), ("dm", "real_average"), ("dc", "real"), ("dm", "noise")]
+)
+def test_the_record_says_which_uploads_are_images_of_a_client(task, name, init):
+    """The only image of a class is sent as it is; another changes where steps are large."""
+    train = task.dataset.train
+    rows = [(train.labels == c).nonzero()[:n, 0] for c, n in enumerate((1, 8))]
+    few = Client(0, task, train.images[torch.cat(rows)], train.labels[torch.cat(rows)])
+    settings = SMALL | {"init": init, "image_lr": 5.0 if name == "dm" else 0.1}
+    algorithm = algorithms.create(name, settings)
+    state = algorithm.initialise(task, Rng(0))
+    upload = algorithm.client_update(few, algorithm.broadcast(state, 0), Rng(1))
+    state = algorithm.server_update(state, {0: upload}, Rng(2))
+    sent = [(few.images == image).flatten(1).all(1).any() for image in upload.tensors["images"]]
+    copied = sum(map(bool, sent)) / 2
+    assert algorithm.measures(state) == ({} if init == "noise" else {"copied_images": copied})
+    assert bool(sent[0]) == (init != "noise") and (name == "dc" or not sent[1])

@@ -46,9 +46,9 @@ def test_identity_values_change_nothing_at_all(size):
     identity = attrs.evolve(Augmentation.of(torch.zeros(1, 4), "none", size), strategy=ALL)
     images = pictures(3, size)
     assert torch.equal(augment(images, identity, torch.zeros(3).long()), images)
-    moved = attrs.evolve(identity, moved=torch.ones(1, dtype=torch.bool))
+    mapped = attrs.evolve(identity, mapped=torch.ones(1, dtype=torch.bool))
     torch.testing.assert_close(
-        augment(images, moved, torch.zeros(3).long()), images, rtol=1e-4, atol=1e-5
+        augment(images, mapped, torch.zeros(3).long()), images, rtol=1e-4, atol=1e-5
     )
 
 
@@ -132,8 +132,8 @@ def test_a_draw_picks_one_transform_and_all_are_as_likely():
     scale = (linear != 0).any(2).any(1) & ~flip & ~rotate
     kinds = torch.stack([colour, cut, flip, crop, rotate, scale], 1)
     assert kinds.sum(1).max() == 1
-    assert not (many.moved & (colour | cut)).any()
-    assert many.moved[flip | crop | rotate | scale].all()
+    assert not (many.mapped & (colour | cut)).any()
+    assert many.mapped[flip | crop | rotate | scale].all()
     share = (
         torch.tensor([1, 1, 1 / 2, 80 / 81, 1, 1]) / 6
     )  # half of the flips and 1 of 9 x 9 shifts do nothing
@@ -150,7 +150,7 @@ def test_draws_of_one_kind_share_the_transform_but_not_its_parameters():
         drawn = draw_augmentation("color_cutout_rotate", 50, 16, generator, one_kind=True)
         coloured = (drawn.colour != torch.tensor([0.0, 1.0, 1.0])).any(1)
         cut = drawn.cutout[:, 1] >= drawn.cutout[:, 0]
-        each = torch.stack([coloured, cut, drawn.moved])
+        each = torch.stack([coloured, cut, drawn.mapped])
         assert (each.all(1) | ~each.any(1)).all() and each.any(1).sum() == 1
         kinds.add(int(each[:, 0].nonzero()))
         parameters = (

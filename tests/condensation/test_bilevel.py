@@ -22,7 +22,6 @@ from core.condensation import (
     network_losses,
 )
 from core.condensation.bilevel import CLIENTS, draw_batches
-from core.errors import InputError
 from core.rng import Rng
 
 SHORT = Extraction(iterations=3, image_lr=5.0, inner_batch=6, real_batch=5)
@@ -75,11 +74,6 @@ def test_a_quadratic_in_closed_form(eta, steps, w, target):
         (end - target) * eta * (1 - eta) ** (steps - 1 - image // size) / size for image in range(6)
     ]
     assert step.gradient.flatten().tolist() == pytest.approx(wanted, abs=1e-9)
-
-
-def test_steps_without_a_batch_of_their_own_are_refused():
-    with pytest.raises(ValueError, match="3 images are no 2 equal batches"):
-        descend(None, {}, torch.zeros(3, 1), {}, 0.1, 2)
 
 
 @pytest.mark.parametrize("statistics", ["knowledge", "batch"])
@@ -293,33 +287,3 @@ def test_inner_steps_go_on_until_the_horizon():
         _, losses = extract(model, [one], attrs.evolve(still, horizon=horizon), prepare)
         assert losses[:, 0].tolist() == pytest.approx([deep[steps] for steps in wanted], rel=1e-5)
     assert len({round(loss, 4) for loss in deep}) == 4
-
-
-@pytest.mark.parametrize("horizon", [1, 8])
-def test_knowledge_teaches_the_real_labels(horizon):
-    """One inner step on extracted knowledge helps on real images; one on the noise that it started
-    as does not.
-    """
-    model, one = lenet(dtype=torch.float32), problem(0, real=60, knowledge=12)
-    long = Extraction(
-        iterations=40, image_lr=50.0, inner_lr=0.5, inner_batch=12, real_batch=60, horizon=horizon
-    )
-    _, losses = extract(model, [one], long, prepare)
-    # the last iteration with the first's start
-    assert float(losses[32, 0]) < 0.5 * float(losses[0, 0])
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"horizon": 0},
-        {"statistics": "running"},
-        {"iterations": -1},
-        {"inner_lr": 0.0},
-        {"image_lr": -1.0},
-        {"inner_batch": 0},
-    ],
-)
-def test_bad_settings_are_refused(bad):
-    with pytest.raises(InputError):
-        Extraction(**bad)

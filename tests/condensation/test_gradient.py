@@ -22,7 +22,6 @@ from core.condensation.gradient import (
     gradient_distance,
     match_gradients,
 )
-from core.errors import InputError
 from core.rng import Rng
 
 AUGMENTATION = "color_crop_cutout_flip_scale_rotate"
@@ -241,36 +240,6 @@ def test_how_many_groups_are_taken_at_once_does_not_matter(size, monkeypatch):
     monkeypatch.setitem(gradient.AT_ONCE, "cpu", size)
     found, _ = match_gradients(one, start())
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
-
-
-def test_matching_brings_gradients_closer_at_networks_that_were_not_seen():
-    one = problem(iterations=40, image_lr=0.5, real_batch=8)
-    pattern = torch.linspace(0, 200, 64).view(8, 8)
-    patterns = torch.stack([pattern, pattern.T, pattern.flip(0)])[one.real.group][:, None]
-    one = attrs.evolve(
-        one, real=attrs.evolve(one.real, images=(patterns + one.real.images / 6).byte())
-    )
-
-    def distance(images: torch.Tensor) -> torch.Tensor:
-        return torch.stack(
-            [
-                gradient._image_gradient(one, one.weights(number), images, number, 0)[1]
-                for number in range(1000, 1020)
-            ]
-        ).mean(0)
-
-    images, _ = match_gradients(one, start())
-    assert (distance(images) < distance(start()) - 0.3).all()
-
-
-@pytest.mark.parametrize(
-    "more",
-    [{"matches": 0}, {"network_lr": 0}, {"augmentation": "colour"}, {"real_batch": 0}],
-    ids=str,
-)
-def test_bad_values_are_refused(more):
-    with pytest.raises(InputError):
-        GradientMatching(**more)
 
 
 def test_the_network_learns_before_every_match_but_the_first(monkeypatch):

@@ -174,22 +174,6 @@ def test_statistics_stay_float32_under_autocast():
         torch.testing.assert_close(expected, layer, rtol=0.03, atol=0.02)
 
 
-def test_channels_last_is_kept():
-    model = network(width=8).to(memory_format=torch.channels_last)
-    seen = []
-    encoder = LatentEncoder(model)
-    for block in encoder.model.blocks:
-        block.norm.register_forward_hook(
-            lambda layer, inputs, out: seen.append(
-                out.is_contiguous(memory_format=torch.channels_last)
-            )
-        )
-    images = pictures(4).contiguous(memory_format=torch.channels_last)
-    _, statistics = encoder(images, zeros(images))
-    encoder(images, zeros(images), statistics)
-    assert seen == [True] * 6
-
-
 def test_rows_are_chosen_put_together_and_blended():
     a = LatentStatistics((torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]]),))
     b = LatentStatistics((torch.tensor([[[5.0]], [[6.0]]]),))

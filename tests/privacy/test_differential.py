@@ -4,7 +4,6 @@ Gaussian mechanism.
 
 import math
 import sys
-import warnings
 
 import pytest
 import torch
@@ -67,20 +66,9 @@ def test_epsilon_is_what_the_library_counts_step_by_step(multiplier, rate, steps
     ("epsilon", "rate", "steps"), [(3.5, 0.02, 500), (10.0, 1.0, 1000), (0.5, 0.05, 100)]
 )
 def test_the_multiplier_meets_its_budget_and_hardly_more(epsilon, rate, steps):
-    library = pytest.importorskip("opacus.accountants.utils")
-    found = noise_multiplier(epsilon, DELTA, rate, steps)
-    spent = spent_epsilon(found, rate, steps, DELTA)
+    pytest.importorskip("opacus")
+    spent = spent_epsilon(noise_multiplier(epsilon, DELTA, rate, steps), rate, steps, DELTA)
     assert 0.998 * epsilon <= spent <= epsilon
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        theirs = library.get_noise_multiplier(
-            target_epsilon=epsilon,
-            target_delta=DELTA,
-            sample_rate=rate,
-            steps=steps,
-            epsilon_tolerance=1e-3 * epsilon,
-        )
-    assert found == pytest.approx(theirs, rel=0.01)
 
 
 def test_affordable_steps_are_the_most_within_the_budget():
@@ -89,6 +77,8 @@ def test_affordable_steps_are_the_most_within_the_budget():
     assert spent_epsilon(20.0, 1.0, most, DELTA) <= 3.5 < spent_epsilon(20.0, 1.0, most + 1, DELTA)
     assert affordable_steps(3.5, DELTA, 20.0, 1.0, 7) == 7
     assert affordable_steps(0.01, DELTA, 0.5, 1.0, 10) == 0
+    # a budget that is spent to the digit
+    assert affordable_steps(spent_epsilon(2.0, 1.0, 5, DELTA), DELTA, 2.0, 1.0, 20) == 5
 
 
 def test_clipping_without_noise_is_exact():
@@ -138,6 +128,7 @@ def test_no_neighbour_moves_a_release_further_than_its_sensitivity():
     assert float(moved.norm()) == pytest.approx(2 * 2.0 * math.sqrt(8), rel=1e-12)
     votes = torch.eye(10, dtype=torch.float64)[torch.arange(8)]
     assert float((votes - votes.roll(1, 1)).norm()) == pytest.approx(math.sqrt(2 * 8))
+    assert torch.equal(noisy_votes(votes, 0.0, generator()), votes)
     noise = noisy_votes(torch.zeros(8, 5000, dtype=torch.float64), 1.0, generator("votes"))
     assert float(noise.std()) == pytest.approx(math.sqrt(2 * 8), rel=0.02)
 
@@ -158,20 +149,11 @@ def test_shared_noise_adds_up_to_the_whole():
     assert float(parts[0].std()) == pytest.approx(2.0 * math.sqrt(2 * 50 / 20), rel=0.02)
 
 
-def test_large_margins_survive_the_noise_and_draws_follow_their_generator():
-    votes = torch.zeros(100, 4)
-    votes[:, 2] = 1000.0
-    noisy = noisy_votes(votes, 5.0, generator("margin"))
-    assert bool((noisy.argmax(1) == 2).all()) and not torch.equal(noisy, votes)
-    assert torch.equal(noisy, noisy_votes(votes, 5.0, generator("margin")))
-    assert not torch.equal(noisy, noisy_votes(votes, 5.0, generator("other")))
-    assert torch.equal(noisy_votes(votes, 0.0, generator()), votes)
-
-
 @pytest.mark.parametrize(
     "call",
     [
         lambda: noise_multiplier(0.0, DELTA, 0.1, 10),
+        lambda: noise_multiplier(1e-8, 1e-9, 1.0, 10**6),  # no noise meets it
         lambda: noise_multiplier(1.0, 0.0, 0.1, 10),
         lambda: noise_multiplier(1.0, DELTA, 0.0, 10),
         lambda: noise_multiplier(1.0, DELTA, 1.5, 10),
@@ -192,14 +174,3 @@ def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     with pytest.raises(InputError, match="pip install opacus"):
         spent_epsilon(1.0, 0.1, 10, DELTA)
-
-
-def test_a_budget_that_no_noise_meets_is_refused():
-    pytest.importorskip("opacus")
-    with pytest.raises(InputError, match="no noise meets"):
-        noise_multiplier(1e-8, 1e-9, 1.0, 10**6)
-
-
-def test_a_budget_that_is_spent_to_the_digit_is_affordable():
-    epsilon = spent_epsilon(2.0, 1.0, 5, 1e-5)
-    assert affordable_steps(epsilon, 1e-5, 2.0, 1.0, 20) == 5

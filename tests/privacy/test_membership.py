@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -81,44 +77,6 @@ def test_the_likelihood_ratio_is_that_of_scipys_normal_densities(variance):
     np.testing.assert_allclose(
         found.offline, stats.norm.logcdf(target, means[1], deviations[1]), rtol=1e-9
     )
-
-
-@pytest.mark.skipif("TENSORFLOW_PRIVACY" not in os.environ, reason="needs a checkout, see the test")
-@pytest.mark.parametrize("variance", ["each", "pooled"])
-def test_the_likelihood_ratio_is_that_of_tensorflow_privacy(variance, monkeypatch):
-    """The library of the attack's authors, which has no release for today's Pythons: set
-    TENSORFLOW_PRIVACY to a checkout of github.com/tensorflow/privacy. Its variances are divided by
-    the number n of shadow models on a side, ours by n - 1.
-    """
-    folder = "tensorflow_privacy/privacy/privacy_tests"
-    path = (
-        f"{os.environ['TENSORFLOW_PRIVACY']}/{folder}/membership_inference_attack/advanced_mia.py"
-    )
-    # what it imports for another statistic, and TensorFlow with it
-    utils = types.ModuleType("utils")
-    utils.log_loss = None
-    monkeypatch.setitem(sys.modules, "tensorflow_privacy.privacy.privacy_tests.utils", utils)
-    for name in ("tensorflow_privacy", "privacy", "privacy_tests"):
-        parent = folder.split(name)[0] + name
-        monkeypatch.setitem(sys.modules, parent.replace("/", "."), types.ModuleType(name))
-    of = importlib.util.spec_from_file_location("advanced_mia", path)
-    theirs = importlib.util.module_from_spec(of)
-    of.loader.exec_module(theirs)
-
-    target, shadows, inside, member = world(5, 1.0, images=60, shadows=16)
-    inside = np.concatenate([inside[:8], ~inside[:8]])  # n = 8 for every image
-    found = likelihood_ratios(Evidence(target, shadows, inside, member), variance)
-    sides = [[shadows[side[:, i], i][:, None] for i in range(60)] for side in (inside, ~inside)]
-    # small for members
-    expected = -theirs.compute_score_lira(
-        target[:, None], *sides, fix_variance=variance == "pooled", median_or_mean="mean"
-    )
-    # log N(x) = -(x - mu)^2 / (2 s^2) - log s + ...: s^2 of theirs is 7/8 of ours on both sides
-    spread = [np.array([x.std() for x in side]) for side in sides]
-    if variance == "pooled":
-        spread = [np.sqrt((each**2).mean()) for each in spread]
-    logs = np.log(spread[1] / spread[0])
-    np.testing.assert_allclose((found.online - logs) * 8 / 7 + logs, expected, rtol=1e-9)
 
 
 def test_a_model_that_knows_its_data_by_heart_gives_all_of_them_away():

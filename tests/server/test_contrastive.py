@@ -156,19 +156,12 @@ def test_the_loss_is_float32_under_autocast():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("temperature", 0),
-        ("temperature", float("nan")),
-        ("form", "print"),
-        ("similarity", "l2"),
-    ],
+    "bad",
+    [{"temperature": 0.0}, {"temperature": math.nan}, {"form": "print"}, {"similarity": "l2"}],
 )
-def test_bad_arguments(name, value):
-    z, labels, prototypes, negatives = example(0)
-    arguments = {"temperature": 1.0} | {name: value}
-    with pytest.raises(InputError, match=name):
-        relational_contrastive_loss(z, labels, prototypes, negatives, **arguments)
+def test_bad_arguments(bad):
+    with pytest.raises(InputError, match=next(iter(bad))):
+        relational_contrastive_loss(*example(0), **{"temperature": 1.0, **bad})
 
 
 def test_projector_equals_float64_numpy_and_leaves_the_global_random_numbers_alone():

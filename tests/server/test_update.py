@@ -2,8 +2,10 @@
 finite differences.
 """
 
+import copy
 from contextlib import nullcontext
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,8 @@ from torch.nn import functional as F
 from core import models
 from core.errors import InputError
 from core.rng import Rng
-from core.server import Contrast, Projector, ServerTraining, update_model
-from core.training import batches, train
+from core.server import Contrast, Projector, ServerTraining, update, update_by_epochs, update_model
+from core.training import batches, cosine, train
 
 CPU = torch.device("cpu")
 CLASSES, WIDTH, HIDDEN, SAMPLES = 3, 3, 4, 7
@@ -74,116 +76,68 @@ def numpy_loss(w, x, y, f, negatives, weight, sign):
 
 
 def slopes(loss, w):
-    """Gradient of `loss(w)` by central differences."""
+    """Central differences of a loss with respect to each number of some arrays."""
     gradient = {name: np.zeros_like(value) for name, value in w.items()}
     for name, value in w.items():
         for index in np.ndindex(value.shape):
-            kept = value[index]
-            value[index] = kept + 1e-6
-            above = loss(w)
-            value[index] = kept - 1e-6
-            gradient[name][index] = (above - loss(w)) / 2e-6
-            value[index] = kept
+            centre, sides = value[index], []
+            for step in (1e-6, -1e-6):
+                value[index] = centre + step
+                sides.append(loss(w))
+            value[index] = centre
+            gradient[name][index] = (sides[0] - sides[1]) / 2e-6
     return gradient
 
 
-def numpy_update(w, settings, weight, fade, sign, accumulated, rng):
-    """The whole round in float64: SGD with momentum for the model, SGD or the accumulating Adam for
-    the projector.
-    """
+def numpy_update(w, settings, weight, fade, sign, rng):
+    """The whole round in float64, by SGD with momentum, in place."""
     images, labels, f, negatives = (tensor.numpy() for tensor in problem())
-    x = images.reshape(SAMPLES, 4)
-    velocity = {name: np.zeros_like(value) for name, value in w.items()}
-    total, first, second = (
-        {name: np.zeros_like(value) for name, value in w.items()} for _ in range(3)
-    )
-    rate = 1.0
-    for t, rows in enumerate(
-        batches(SAMPLES, settings.batch_size, settings.steps, rng.at("batches"), CPU)
-    ):
+    x, velocity = images.reshape(SAMPLES, 4), {name: np.zeros_like(v) for name, v in w.items()}
+    drawn = batches(SAMPLES, settings.batch_size, settings.steps, rng.at("batches"), CPU)
+    rate = settings.lr
+    for t, rows in enumerate(drawn):
         if t == settings.steps // 2:
             rate, weight = rate * settings.decay, weight * fade
-        rows = rows.numpy()
-
-        def loss(v: dict, x=x[rows], y=labels[rows], weight: float = weight) -> float:
-            return numpy_loss(v, x, y, f, negatives, weight, sign)
-
-        gradient = slopes(loss, w)
+        some = x[rows.numpy()], labels[rows.numpy()], f, negatives, weight, sign
+        gradient = slopes(lambda v, some=some: numpy_loss(v, *some), w)
         for name in w:
-            if accumulated and "." in name:
-                total[name] += gradient[name]
-                first[name] = 0.9 * first[name] + 0.1 * total[name]
-                second[name] = 0.999 * second[name] + 0.001 * total[name] ** 2
-                step = (
-                    first[name]
-                    / (1 - 0.9 ** (t + 1))
-                    / (np.sqrt(second[name] / (1 - 0.999 ** (t + 1))) + 1e-8)
-                )
-                w[name] -= 0.01 * rate * step
-            else:
-                velocity[name] = (
-                    0.9 * velocity[name] + gradient[name] + settings.weight_decay * w[name]
-                )
-                w[name] -= settings.lr * rate * velocity[name]
-    return w
+            step = gradient[name] + settings.weight_decay * w[name]
+            velocity[name] = 0.9 * velocity[name] + step
+            w[name] -= rate * velocity[name]
 
 
 @pytest.mark.parametrize(
-    ("weight", "fade", "sign", "kind"),
-    [
-        (0.0, 1.0, 1, None),
-        (0.0, 1.0, -1, None),
-        (1.0, 1.0, 1, "together"),
-        (0.5, 0.1, 1, "together"),
-        (0.5, 0.1, -1, "accumulated"),
-    ],
+    ("weight", "fade", "sign"), [(0, 1, 1), (0, 1, -1), (1, 1, 1), (0.5, 0.1, 1), (0.5, 0.1, -1)]
 )
-def test_a_round_equals_numpy(weight, fade, sign, kind):
+def test_a_round_equals_numpy(weight, fade, sign):
     images, labels, prototypes, negatives = problem()
     settings = ServerTraining(lr=0.05, batch_size=4, steps=5, weight_decay=0.01)
     model, projector = Tiny(), Projector(WIDTH, Rng(1), hidden=HIDDEN).double()
     w = {"encoder": model.encoder.weight, "classifier": model.classifier.weight}
-    if kind:
-        w |= dict(projector.named_parameters())
-    before = {name: value.detach().numpy().copy() for name, value in w.items()}
-    for parameter in projector.parameters():  # what a round before left behind counts for nothing
-        parameter.grad = torch.ones_like(parameter)
-    contrast = (
-        Contrast(
-            projector=projector,
-            prototypes=prototypes,
-            negatives=negatives,
-            temperature=TAU,
-            weight=weight,
-            fade=fade,
-            projector_training=kind,
-        )
-        if kind
-        else None
+    contrast = Contrast(
+        projector=projector,
+        prototypes=prototypes,
+        negatives=negatives,
+        temperature=TAU,
+        weight=weight,
+        fade=fade,
     )
+    w |= dict(projector.named_parameters()) if weight else {}
+    before = {name: value.detach().numpy().copy() for name, value in w.items()}
     update_model(
         model,
         images,
         labels,
         settings,
         Rng(7),
-        loss=F.cross_entropy,
-        contrast=contrast,
+        contrast=contrast if weight else None,
         augment=None if sign == 1 else torch.neg,
+        loss=F.cross_entropy,
     )
-    expected = numpy_update(
-        {name: value.copy() for name, value in before.items()},
-        settings,
-        weight,
-        fade,
-        sign,
-        kind == "accumulated",
-        Rng(7),
-    )
+    expected = {name: value.copy() for name, value in before.items()}
+    numpy_update(expected, settings, weight, fade, sign, Rng(7))
     for name, value in w.items():
-        if (
-            name != "first.bias"
-        ):  # batch norm cancels it: its true gradient is 0, and Adam divides rounding by rounding
+        if name != "first.bias":  # batch norm cancels it: its true gradient is 0
             assert np.abs(expected[name] - before[name]).max() > 1e-4
             np.testing.assert_allclose(
                 value.detach().numpy(), expected[name], rtol=1e-6, atol=1e-7, err_msg=name
@@ -242,37 +196,6 @@ def test_bytes_are_prepared_batch_by_batch_and_networks_run_in_the_context():
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [
-        (ServerTraining, "lr", 0),
-        (ServerTraining, "momentum", 1.5),
-        (ServerTraining, "batch_size", 0),
-        (ServerTraining, "epochs", 0),
-        (ServerTraining, "steps", 0),
-        (ServerTraining, "decay", 0),
-        (ServerTraining, "weight_decay", -1),
-        (Contrast, "weight", -1),
-        (Contrast, "fade", float("nan")),
-        (Contrast, "projector_training", "alone"),
-    ],
-)
-def test_bad_settings_are_answered_with_one_sentence(kind, name, value):
-    _, _, prototypes, negatives = problem()
-    needed = (
-        {}
-        if kind is ServerTraining
-        else {
-            "projector": Projector(WIDTH, Rng(0)),
-            "prototypes": prototypes,
-            "negatives": negatives,
-            "temperature": 1.0,
-        }
-    )
-    with pytest.raises(InputError, match=name.split("_")[0]):
-        kind(**(needed | {name: value}))
-
-
 def test_no_images_at_all():
     with pytest.raises(InputError, match="no condensed images"):
         update_model(
@@ -282,3 +205,169 @@ def test_no_images_at_all():
             ServerTraining(),
             Rng(0),
         )
+
+
+@pytest.mark.parametrize("contrastive", [False, True])
+def test_the_released_step_written_out(contrastive):
+    """Ten full batches of the released server by hand: both passes in train mode, plain images
+    first, so that both move the running statistics; cross-entropy of the second, contrast of the
+    first, Adam for the projector with gradients that add up.
+    """
+    draw, rate, tau, steps = torch.Generator().manual_seed(0), 0.05, 0.5, 10
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    images = torch.randn(7, 1, 8, 8, generator=draw, dtype=torch.float64)
+    model = models.build("convnet", 1, 8, 3, Rng(0), width=4).double()
+    projector = Projector(model.feature_size, Rng(1)).double()
+    prototypes = F.normalize(torch.randn(3, model.feature_size, generator=draw).double(), dim=1)
+    hand, head = copy.deepcopy(model).train(), copy.deepcopy(projector).train()
+    for parameter in projector.parameters():  # left by a round before; it must not count
+        parameter.grad = torch.ones_like(parameter)
+    velocity = {name: torch.zeros_like(value) for name, value in hand.named_parameters()}
+    kept = [torch.zeros_like(value) for value in head.parameters()]
+    first, second = ([torch.zeros_like(value) for value in kept] for _ in range(2))
+    for step in range(1, steps + 1):
+        lr = 1.0 if step <= steps // 2 else 0.1
+        features = hand.embed(images)
+        loss = F.cross_entropy(hand.classifier(hand.embed(images.flip(3))), labels)
+        if contrastive:
+            z = F.normalize(head(features), dim=1)
+            near = (z @ prototypes[labels].T / tau).exp()
+            mine = (labels[:, None] == labels[None]).double()
+            # the hard negatives of each class are all classes, so that every image is compared
+            loss = loss - 0.3 * ((mine * near).sum(1) / near.sum(1)).log().mean()
+        slopes = torch.autograd.grad(
+            loss, [*hand.parameters(), *(head.parameters() if contrastive else ())]
+        )
+        with torch.no_grad():
+            for (name, weight), slope in zip(hand.named_parameters(), slopes, strict=False):
+                velocity[name] = 0.9 * velocity[name] + slope
+                weight -= lr * rate * velocity[name]
+            for i, (weight, slope) in enumerate(
+                zip(head.parameters(), slopes[len(velocity) :], strict=False)
+            ):
+                kept[i] += slope
+                first[i] = 0.9 * first[i] + 0.1 * kept[i]
+                second[i] = 0.999 * second[i] + 0.001 * kept[i] ** 2
+                scale = (second[i] / (1 - 0.999**step)).sqrt() + 1e-8
+                weight -= lr * 0.01 * first[i] / (1 - 0.9**step) / scale
+    contrast = Contrast(
+        projector=projector,
+        prototypes=prototypes,
+        temperature=tau,
+        weight=0.3,
+        negatives=torch.tensor([[0, 1, 2]] * 3),
+        form="released",
+        similarity="cosine",
+        projector_training="accumulated",
+    )
+    update_model(
+        model,
+        images,
+        labels,
+        ServerTraining(lr=rate, batch_size=7, steps=steps, decay=0.1, weight_decay=0.0),
+        Rng(2),
+        loss=F.cross_entropy,
+        augment=lambda x: x.flip(3),
+        contrast=contrast if contrastive else None,
+        plain_pass=True,
+    )
+    for name, value in hand.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=1e-7, atol=1e-9)
+    if contrastive:
+        for name, value in head.state_dict().items():
+            torch.testing.assert_close(projector.state_dict()[name], value, rtol=1e-6, atol=1e-8)
+
+
+# --- a contrastive term that has faded
+
+
+def faded(monkeypatch, negligible: float, weight: float | None, fade: float = 1.0) -> dict:
+    """The state of a small network after a round with a contrastive term of this weight, or without."""
+    monkeypatch.setattr(update, "NEGLIGIBLE", negligible)
+    draw = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(9, 1, 8, 8, generator=draw), torch.arange(9) % 3
+    model = models.build("convnet", 1, 8, 3, Rng(0), width=4)
+    contrast = Contrast(
+        projector=Projector(model.feature_size, Rng(1)),
+        prototypes=torch.randn(3, model.feature_size, generator=draw),
+        negatives=torch.tensor([[1, 2], [0, 2], [0, 1]]),
+        temperature=0.1,
+        weight=weight or 0.0,
+        fade=fade,
+        form="released",
+        similarity="cosine",
+    )
+    settings = ServerTraining(lr=0.05, batch_size=5, steps=12)
+    terms = {"contrast": contrast} if weight else {"plain_pass": True}
+    update_model(model, images, labels, settings, Rng(2), augment=lambda x: x.flip(3), **terms)
+    return {name: value.double() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(("weight", "fade"), [(2e-8, 1.0), (0.1, 1.0), (0.1, 1e-8)])
+def test_a_faded_contrastive_term_is_left_out_and_changes_nothing(monkeypatch, weight, fade):
+    """From the start, never, or half way: the plain pass is still made."""
+    in_full = faded(monkeypatch, 0, weight, fade)
+    left_out = faded(monkeypatch, 2.0**-24, weight, fade)
+    without = faded(monkeypatch, 0, None)
+    for name, value in in_full.items():
+        torch.testing.assert_close(left_out[name], value, rtol=1e-5, atol=1e-6)
+        assert weight > 1e-3 or left_out[name].equal(without[name])
+    first = next(iter(without))
+    same = torch.allclose(left_out[first], without[first], rtol=1e-3, atol=1e-4)
+    assert same == (weight < 1e-3)
+
+
+# --- epoch by epoch
+
+
+def linear():
+    model = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(0.0)
+    return model
+
+
+def slope(model, images, labels):
+    """Its gradient is -1 wherever the weight is, so a weight is the sum of all rates so far."""
+    return -model.weight.sum()
+
+
+PLAN = ServerTraining(lr=0.5, momentum=0.0, weight_decay=0.0, batch_size=2, epochs=4, decay=1.0)
+DATA = torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)
+
+
+def test_a_cosine_goes_from_one_to_a_hundredth():
+    """As the released line: ((1 + cos(x pi / E)) / 2) (1 - 0.01) + 0.01."""
+    assert [cosine(1, 0.01, e, 2) for e in (0, 1, 2)] == pytest.approx([1.0, 0.505, 0.01])
+    assert cosine(1, 0.01, 1, 4) == pytest.approx(0.01 + 0.99 * (1 + 0.5**0.5) / 2)
+
+
+@pytest.mark.parametrize("falling", [False, True])
+@pytest.mark.parametrize("decay", [1.0, 0.1])
+def test_every_epoch_has_its_rate(falling, decay):
+    """Two batches an epoch (of 2 and of 1), four epochs, the second half at the decayed rate."""
+    model = linear()
+    plan = attrs.evolve(PLAN, decay=decay)
+    update_by_epochs(model, *DATA, plan, slope, Rng(0), falling=falling)
+    shares = [cosine(1, 0.01, e, 4) if falling else 1.0 for e in range(4)]
+    total = sum(2 * 0.5 * share * (decay if e >= 2 else 1) for e, share in enumerate(shares))
+    assert model.weight.item() == pytest.approx(total)
+
+
+def test_the_last_of_the_best_epochs_is_kept():
+    seen, scores = [], iter([0.2, 0.7, 0.7, 0.1])
+
+    def score(model):
+        seen.append(model.weight.item())
+        return next(scores)
+
+    model = linear()
+    update_by_epochs(model, *DATA, PLAN, slope, Rng(0), score=score)
+    assert seen == pytest.approx([1, 2, 3, 4])
+    assert model.weight.item() == pytest.approx(3)
+
+
+def test_steps_take_the_place_of_epochs():
+    model = linear()
+    update_by_epochs(model, *DATA, attrs.evolve(PLAN, steps=3), slope, Rng(0))
+    assert model.weight.item() == pytest.approx(2)  # two whole epochs hold three steps
