@@ -185,9 +185,6 @@ show(lines(rocs, *axes, log="xy", title="Uploads of all clients"))
 # the maximum over clients is higher still. Its defence rate is one half, not one.
 
 # %%
-source(membership.defence_by_chance)
-
-# %%
 rows = {}
 for name, outcome in outcomes.items():
     each = list(outcome.clients.values())
@@ -286,9 +283,6 @@ pd.DataFrame(rows).T.assign(**{"Fréchet distance": distance}).round(3)
 
 # %%
 source(leakage.deep_leakage)
-
-# %%
-source(leakage.gradients_of_step)
 
 # %% [markdown]
 # The network attacked here is small and smooth, with fresh weights that are drawn large, so that the attack works well:
