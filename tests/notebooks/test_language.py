@@ -27,7 +27,7 @@ PRIVATE = {
 }
 #: how often these words may occur, how many sentences may have more than three numbers, and which share of
 #: code cells may be hidden
-MOST_PRIVATE, MOST_CROWDED, MOST_HIDDEN = 400, 40, 0.56
+MOST_PRIVATE, MOST_CROWDED, MOST_HIDDEN = 200, 35, 0.39
 HIDDEN = {"hide-input", "hide-cell", "remove-cell", "remove-input"}
 #: what is no prose: code, formulas, directives' options, links' targets, tables
 _APART = re.compile(
