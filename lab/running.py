@@ -170,6 +170,11 @@ def run(
     algorithm = algorithm or experiment.new_algorithm()
     # a method for other data and a partition that cannot be made are mistakes, and leave no record
     federation.check_serves(algorithm, task)
+    if not isinstance(task.model, str):
+        raise InputError(
+            "a record names its network: give yours a name by core.models.register, and that name to "
+            "the experiment as its model"
+        )
     clients = make_clients(experiment, task) if clients is None else clients
     found = new_record(experiment, task, algorithm)
     found.notes = found.notes if notes is None else notes

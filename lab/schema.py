@@ -28,7 +28,7 @@ SHARES = (
 )
 #: the longest text in a record
 TEXT = 2000
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,99}")
+NAME = re.compile(r"\w[\w.:@/-]{0,99}")
 
 
 def _printable(text: str) -> str:

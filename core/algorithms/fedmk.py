@@ -140,6 +140,7 @@ class FedMK(condensing.Condensing):
     """
 
     Settings = Settings
+    network_parts = ("embed", "classifier")
     remote_calls = ("client_update", "compared_update")
 
     def initialise(self, task: Task, rng: Rng) -> State:
@@ -147,7 +148,9 @@ class FedMK(condensing.Condensing):
         drawn from.
         """
         model = task.new_model(rng.at("model"))
-        generator = generative.feature_generator(task, model.feature_size, rng.at("generator"))
+        generator = generative.feature_generator(
+            task, model.classifier.in_features, rng.at("generator")
+        )
         tensors = pack(model) | pack(generator, "generator/")
         meta = {"round": 0, "seed": rng.at("sharing").key}
         if self.settings.compare_size is not None:
@@ -256,7 +259,7 @@ class FedMK(condensing.Condensing):
         """
         images, labels = condensing.collect(uploads)
         model = state.task.model_from(state.tensors)
-        generator = generative.feature_generator(state.task, model.feature_size, Rng(0))
+        generator = generative.feature_generator(state.task, model.classifier.in_features, Rng(0))
         unpack(generator, state.tensors, "generator/")
         tensors = self.train_generator(generator, model, labels, state.tensors, rng.at("generator"))
         training = attrs.evolve(self.settings.training, lr=self.settings.rate(state.meta["round"]))

@@ -196,6 +196,7 @@ class FedVCK(Condensing):
     """
 
     Settings = Settings
+    network_parts = ("embed", "classifier")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """M_0; no knowledge yet."""

@@ -151,6 +151,7 @@ class DESA(fedavg.FedAvg):
     """
 
     Settings = Settings
+    network_parts = ("embed", "classifier")
     task_kinds = CLASSIFICATION
     evaluators = SERVER
     remote_calls = ("anchors", "client_update")

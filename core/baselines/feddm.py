@@ -77,6 +77,7 @@ class FedDM(Condensing):
     """
 
     Settings = Settings
+    network_parts = ("embed", "classifier")
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh model, and the seed that clients share, so that all disturb the model alike."""

@@ -127,6 +127,7 @@ class FedGen(fedavg.FedAvg):
     """
 
     Settings = Settings
+    network_parts = ("classifier",)
     task_kinds = CLASSIFICATION
 
     def initialise(self, task: Task, rng: Rng) -> State:

@@ -70,7 +70,7 @@ class Projected(Classifier):
 
     def __init__(self, encoder: Classifier, size: int, device: torch.device) -> None:
         super().__init__()
-        features, classes = encoder.feature_size, encoder.classifier.out_features
+        features, classes = encoder.classifier.in_features, encoder.classifier.out_features
 
         def linear(inputs: int, outputs: int) -> nn.Linear:
             return nn.utils.skip_init(nn.Linear, inputs, outputs, device=device)
@@ -98,6 +98,7 @@ class MOON(fedavg.FedAvg):
     """
 
     Settings = Settings
+    network_parts = ("embed", "classifier")
     task_kinds = CLASSIFICATION
     evaluators = SERVER
 

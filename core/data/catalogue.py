@@ -58,7 +58,7 @@ class Source:
 
     @property
     def made_here(self) -> bool:
-        """Whether the set is put together on this machine: its data may change under its name."""
+        """Return whether the set is put together on this machine: its data may change under its name."""
         return any(self.files) and self.read != "medmnist" and self.read not in vision.READERS
 
     def title(self, size: int) -> str:
@@ -73,28 +73,28 @@ class Source:
         return [[path.format(title=self.title(size)) for path in paths] for paths in files]
 
     def missing(self, root: Path, size: int) -> list[list[str]]:
-        """What is missing under `root` of each set of paths."""
+        """Return what is missing under `root` of each set of paths."""
         layouts = self.layouts(size)
         return [[path for path in paths if not (root / path).exists()] for paths in layouts]
 
     def has(self, root: Path, size: int) -> bool:
-        """Whether the data of `size` lie under `root`."""
+        """Return whether the data of `size` lie under `root`."""
         return not all(self.missing(root, size))
 
     def load(self, root: Path, size: int) -> Dataset:
-        """The set. Raises InputError for what is missing or broken."""
+        """Return the set. Raises InputError for what is missing or broken."""
         each = zip(self.layouts(size), self.missing(root, size), strict=True)
         paths = next((paths for paths, missing in each if not missing), self.layouts(size)[0])
         files = [root / path for path in paths]
         packed = len(files) == 1 and files[0].suffix == ".npz" and self.read in vision.READERS
-        found = READERS["npz" if packed else self.read](self, files, size)
-        if isinstance(found, Dataset):
-            return found
+        arrays = READERS["npz" if packed else self.read](self, files, size)
+        if isinstance(arrays, Dataset):
+            return arrays
         classes = self.classes
         if self.groups:
             classes = tuple(sorted(name for group in self.groups.values() for name in group))
         source = files[0] if len(files) == 1 else root
-        data = assembled(found, self.title(size), source, classes or None, self.mean, self.std)
+        data = assembled(arrays, self.title(size), source, classes or None, self.mean, self.std)
         if data.size != size:
             raise InputError(f"{source} holds images of {data.size} pixels, not {size}")
         return vision.coarse(data, self.groups) if self.coarse else data

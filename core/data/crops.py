@@ -1,4 +1,4 @@
-"""What loaders of CIFAR do to a training image: a random crop after padding, and a flip."""
+"""Augmentation of training images by loaders of CIFAR: a random crop after padding, and a flip."""
 
 from __future__ import annotations
 

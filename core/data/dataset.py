@@ -80,15 +80,15 @@ class Split:
 
     @property
     def targets(self) -> torch.Tensor:
-        """What a network learns to predict: the masks where there are some, else the labels."""
+        """Return what a network learns to predict: the masks where there are some, else the labels."""
         return self.labels if self.masks is None else self.masks
 
     def rows(self, rows: torch.Tensor) -> Split:
-        """The images with these numbers, and all that is known of them."""
+        """Return the images with these numbers, and all that is known of them."""
         more = ("centre", "masks", "instances", "index")
-        known = ((name, getattr(self, name)) for name in more)
-        found = {name: None if one is None else one[rows] for name, one in known}
-        return Split(self.images[rows], self.labels[rows], **found)
+        known = {name: getattr(self, name) for name in more}
+        given = {name: value[rows] for name, value in known.items() if value is not None}
+        return Split(self.images[rows], self.labels[rows], **given)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -132,7 +132,7 @@ class Dataset:
         clients: Any = None,
         name: str = "own",
     ) -> Dataset:
-        """A data set of one's own, with the mean and deviation of its training pixels.
+        """Return a data set of one's own, with the mean and deviation of its training pixels.
 
         Args:
             train, test, val: images and labels each, or a torch `Dataset` of such pairs. Images are
@@ -152,16 +152,16 @@ class Dataset:
                 arrays[f"{part}_images"], arrays[f"{part}_labels"] = _pair(given, part)
             if centres.get(part) is not None:
                 arrays[f"{part}_centre"] = np.asarray(centres[part])
-        found = assembled(arrays, name, name)
-        each = found.train.images.transpose(0, 1).flatten(1).numpy()
+        data = assembled(arrays, name, name)
+        each = data.train.images.transpose(0, 1).flatten(1).numpy()
         share = np.stack([np.bincount(of, minlength=256) for of in each]) / each.shape[1]
         levels = np.arange(256) / 255
         mean = share @ levels
         std = np.sqrt(np.maximum(share @ levels**2 - mean**2, 1 / 255**2))
-        return attrs.evolve(found, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+        return attrs.evolve(data, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 
     @property
-    def learns(self) -> str:
+    def task_kind(self) -> str:
         """The kind of task: "classification", "segmentation" or "reconstruction"."""
         masks = self.train.masks
         if masks is None:
@@ -218,7 +218,7 @@ def _pair(given: Any, part: str) -> tuple[np.ndarray, np.ndarray]:
             if isinstance(each[0], torch.Tensor):
                 given = torch.stack(each), labels
             else:
-                given = np.stack([np.asarray(one) for one in each]), labels
+                given = np.stack([np.asarray(image) for image in each]), labels
         images, labels = given
         if isinstance(images, torch.Tensor):
             images = (images if images.ndim == 3 else images.permute(0, 2, 3, 1)).cpu()
@@ -271,8 +271,8 @@ def assembled(
     known["centre"], sites = _numbers(arrays, "centre", sizes, source)
     known["index"], _ = _numbers(arrays, "index", sizes, source)
     splits = {
-        part: Split(found, **{what: of.get(part) for what, of in known.items()})  # type: ignore[arg-type]
-        for part, found in zip(parts, images.values(), strict=True)
+        part: Split(of_part, **{what: of.get(part) for what, of in known.items()})  # type: ignore[arg-type]
+        for part, of_part in zip(parts, images.values(), strict=True)
     }
     classes = classes or _counted(splits, source)
     return dataset_of(name, splits, classes, source, mean, std, sites=sites or ())
@@ -289,16 +289,16 @@ def _numbers(
     they stand for: those given, or, where there are names in the place of numbers, these in order.
     """
     keys = {part: f"{part}_{what}" for part in sizes if f"{part}_{what}" in arrays}
-    found = {p: column(arrays[key], f"{source}: {key}", sizes[p]) for p, key in keys.items()}
-    if any(values.dtype.kind == "U" for values in found.values()):
+    values = {p: column(arrays[key], f"{source}: {key}", sizes[p]) for p, key in keys.items()}
+    if any(array.dtype.kind == "U" for array in values.values()):
         if names is None:
-            those = [found["train"]] if what == "labels" else list(found.values())
-            names = tuple(sorted({composed(one) for values in those for one in values.tolist()}))
+            naming = [values["train"]] if what == "labels" else list(values.values())
+            names = tuple(sorted({composed(name) for array in naming for name in array.tolist()}))
         for part, key in keys.items():
-            found[part] = numbers_of(found[part], names, f"{source}: {key}")
+            values[part] = numbers_of(values[part], names, f"{source}: {key}")
     count = None if names is None else len(names)
     return {
-        part: as_labels(found[part], f"{source}: {key}", sizes[part], count)
+        part: as_labels(values[part], f"{source}: {key}", sizes[part], count)
         for part, key in keys.items()
     }, names
 
@@ -360,7 +360,7 @@ def dataset_of(
 
 
 def with_validation(dataset: Dataset, rng: Rng) -> Dataset:
-    """The data set with a validation split: its own, or a random tenth of the training set where it
+    """Return the data set with a validation split: its own, or a random tenth of the training set where it
     has none.
 
     The training set keeps its rows, because partitions count them; `held_out` says which must not
@@ -369,7 +369,7 @@ def with_validation(dataset: Dataset, rng: Rng) -> Dataset:
     """
     if len(dataset.val):
         return dataset
-    if dataset.learns != "classification":
+    if dataset.task_kind != "classification":
         raise InputError(
             f"{dataset.name} has no validation split, and patches of the same pictures are none"
         )
@@ -384,8 +384,8 @@ def fingerprint_of(*splits: Split) -> str:
     """
     digest = hashlib.sha256()
     for split in splits:
-        dense = [one for one in (split.masks, split.instances, split.index) if one is not None]
-        for tensor in (split.images, split.labels, split.centre, *dense):
+        more = [of for of in (split.masks, split.instances, split.index) if of is not None]
+        for tensor in (split.images, split.labels, split.centre, *more):
             if tensor is None:
                 digest.update(b"none;")
                 continue

@@ -88,16 +88,18 @@ def patches(pictures: Sequence[Picture], size: int, border: int) -> Split:
     that is smaller than a patch.
     """
     images, masks, sites = [], [], []
-    for one in pictures:
-        if min(one.instances.shape) < size:
-            raise InputError(f"{one.name} has {by(one.instances)} pixels, a patch {size} by {size}")
-        classes = outlined(one.instances, border)
-        for top in starts(one.image.shape[0], size):
-            for left in starts(one.image.shape[1], size):
+    for picture in pictures:
+        if min(picture.instances.shape) < size:
+            raise InputError(
+                f"{picture.name} has {by(picture.instances)} pixels, a patch {size} by {size}"
+            )
+        classes = outlined(picture.instances, border)
+        for top in starts(picture.image.shape[0], size):
+            for left in starts(picture.image.shape[1], size):
                 place = np.s_[top : top + size, left : left + size]
-                images.append(one.image[place])
+                images.append(picture.image[place])
                 masks.append(classes[place])
-                sites.append(one.site)
+                sites.append(picture.site)
     centre = torch.tensor(sites, dtype=torch.int64)
     return Split(planes(np.stack(images)), centre, centre, torch.from_numpy(np.stack(masks)))
 
@@ -106,14 +108,16 @@ def whole(pictures: Sequence[Picture], border: int) -> Split:
     """All pictures as they are, padded to the largest square among them; the padding belongs to no
     object and to no background: its instances are -1.
     """
-    side = max(max(one.instances.shape) for one in pictures)
+    side = max(max(picture.instances.shape) for picture in pictures)
     images, masks, instances = [], [], []
-    for one in pictures:
-        pad = [(0, side - length) for length in one.instances.shape]
-        images.append(np.pad(one.image, [*pad, *[(0, 0)] * (one.image.ndim - 2)], mode="edge"))
-        instances.append(np.pad(one.instances.astype(np.int32), pad, constant_values=-1))
-        masks.append(np.pad(outlined(one.instances, border), pad))
-    centre = torch.tensor([one.site for one in pictures])
+    for picture in pictures:
+        pad = [(0, side - length) for length in picture.instances.shape]
+        images.append(
+            np.pad(picture.image, [*pad, *[(0, 0)] * (picture.image.ndim - 2)], mode="edge")
+        )
+        instances.append(np.pad(picture.instances.astype(np.int32), pad, constant_values=-1))
+        masks.append(np.pad(outlined(picture.instances, border), pad))
+    centre = torch.tensor([picture.site for picture in pictures])
     answers = (torch.from_numpy(np.stack(each)) for each in (masks, instances))
     return Split(planes(np.stack(images)), centre, centre, *answers)
 
@@ -131,9 +135,9 @@ def nuclei(
     whole. Raises InputError where a site has no image to train on, or none to test on.
     """
     for number, site in enumerate(sites):
-        had = [sum(one.site == number for one in part) for part in (train, test)]
-        if not all(had):
-            total = "one image" if sum(had) == 1 else f"{sum(had)} images"
+        counts = [sum(picture.site == number for picture in part) for part in (train, test)]
+        if not all(counts):
+            total = "one image" if sum(counts) == 1 else f"{sum(counts)} images"
             raise InputError(
                 f"{name}: {site} has {total}; it needs at least one to train on and one to test on"
             )

@@ -93,19 +93,19 @@ def load_heads() -> Dataset:
     for split, count in zip(("train", "public", "test"), SLICES, strict=True):
         images, targets, sites = [], [], []
         for number, (site, (levels, kind)) in enumerate(HEADS.items()):
-            here = Rng(0).at("heads", split, site)
-            slices = np.stack([draw_head(levels, here.at(i)) for i in range(count)])
+            draws = Rng(0).at("heads", split, site)
+            slices = np.stack([draw_head(levels, draws.at(i)) for i in range(count)])
             mask = column_mask(PATCH, ACCELERATION, kind, Rng(0).at("mask", site))
             images.append(zero_filled(slices, mask))
             targets.append(slices)
             sites += [number] * count
-        found = [
+        given, wanted = (
             torch.from_numpy(
-                (np.concatenate(one)[:, None].clip(0, 1) * 255).round().astype(np.uint8)
+                (np.concatenate(each)[:, None].clip(0, 1) * 255).round().astype(np.uint8)
             )
-            for one in (images, targets)
-        ]
+            for each in (images, targets)
+        )
         centre = torch.tensor(sites)
-        parts.append(Split(found[0], centre, centre, found[1]))
+        parts.append(Split(given, centre, centre, wanted))
     splits = dict(zip(("train", "val", "test"), parts, strict=True))
     return dataset_of("mri_drawn", splits, ("intensity",), "mri_drawn", sites=tuple(HEADS))

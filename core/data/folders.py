@@ -160,7 +160,7 @@ def _mapped(function: Callable[[Path], Result], paths: Sequence[Path]) -> list[R
 
 
 def _counted(values: Iterable[str]) -> str:
-    """How often each value occurs, as in "cat 3, dog 2"."""
+    """Count of each value in words, as in "cat 3, dog 2"."""
     names, counts = np.unique(list(values), return_counts=True)
     return listed([f"{name} {count}" for name, count in zip(names, counts, strict=True)])
 

@@ -108,7 +108,7 @@ def _upright(image: ImageFile) -> Image:
 
 
 def _is_deep(image: ImageFile) -> bool:
-    """Whether the file has more than 8 bits a colour."""
+    """Return whether the file has more than 8 bits a colour."""
     if image.format == "TIFF":
         return max(image.tag_v2.get(BITS, (1,))) > 8  # type: ignore[attr-defined]
     if image.format == "PPM":

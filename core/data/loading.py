@@ -65,14 +65,14 @@ def _resolve(name: str, size: int | None = None) -> tuple[Source, int] | None:
 
 
 def is_own(name: str) -> bool:
-    """Whether a name can only be that of a file of the user's own. Raises InputError for a name that
+    """Return whether a name can only be that of a file of the user's own. Raises InputError for a name that
     no data set can have.
     """
     return _resolve(name) is None
 
 
 def is_made_here(name: str) -> bool:
-    """Whether a data set is a file of the user's own, or is put together on this machine, by hand or
+    """Return whether a data set is a file of the user's own, or is put together on this machine, by hand or
     from images: then its data may change under the same name. Raises InputError as `is_own` does.
     """
     known = _resolve(name)
@@ -122,8 +122,8 @@ def _in_the_way(path: Path) -> str:
     known = _resolve(path.stem)
     if known is None or not path.is_file():
         return ""
-    paths = {one for size in known[0].sizes for files in known[0].layouts(size) for one in files}
-    of_set = path.name in paths
+    layouts = [files for size in known[0].sizes for files in known[0].layouts(size)]
+    of_set = any(path.name in files for files in layouts)
     return (
         "" if of_set else f"{path.stem} is a data set that is known here; rename your file {path}"
     )

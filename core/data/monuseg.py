@@ -45,8 +45,10 @@ def from_polygons(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         regions = list(ElementTree.fromstring(content).iter("Region"))
         if not regions:
             raise ValueError("it marks no nucleus")
-        for number, one in enumerate(regions, 1):
-            corners = [(float(v.get("Y", "")), float(v.get("X", ""))) for v in one.iter("Vertex")]
+        for number, region in enumerate(regions, 1):
+            corners = [
+                (float(v.get("Y", "")), float(v.get("X", ""))) for v in region.iter("Vertex")
+            ]
             rows, columns = np.array(corners).reshape(-1, 2).T
             if not np.isfinite([rows, columns]).all():
                 raise ValueError("a corner is at no place")
@@ -57,24 +59,25 @@ def from_polygons(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 def load_monuseg(folder: Path, size: int) -> Dataset:
     """Patches of `size` pixels for training; the test images are whole, 1000 by 1000 pixels."""
-    found = load_pictures(folder)
+    parts = load_pictures(folder)
     name = "monuseg" if size == PATCH else f"monuseg_{size}"
-    return nuclei(name, found["train"], found["test"], ORGANS, size)
+    return nuclei(name, parts["train"], parts["test"], ORGANS, size)
 
 
 def load_pictures(folder: Path) -> dict[str, list[Picture]]:
     """The images to train on and to test on. Raises InputError where they are not in the folder."""
-    manifest, found = folder / "manifest.json", {"train": [], "test": []}  # type: ignore[var-annotated]
+    manifest = folder / "manifest.json"
+    parts: dict[str, list[Picture]] = {"train": [], "test": []}
     if not manifest.exists():
         if not all((folder / name).is_dir() for name in OFFICIAL):
             raise InputError(f"MoNuSeg is not in {folder}: `fedcon data` says how it is had")
-        return _official(folder, found)
+        return _official(folder, parts)
     entries = read_json(manifest, 2**20, "list of images")
     if not isinstance(entries, list):
         raise InputError(f"{manifest} must hold a list of images")
     for entry in entries:
         try:
-            name, organ, part = entry["id"], ORGANS.index(entry["organ"]), found[entry["split"]]
+            name, organ, part = entry["id"], ORGANS.index(entry["organ"]), parts[entry["split"]]
         except (KeyError, TypeError, ValueError):
             raise InputError(
                 f"{manifest}: an entry needs id, organ ({', '.join(ORGANS)}) and split (train or test)"
@@ -86,21 +89,21 @@ def load_pictures(folder: Path) -> dict[str, list[Picture]]:
             raise InputError(f"{folder} has {len(images)} images of {name}")
         instances = read_mask(folder / f"{name}.instances.png")
         part.append(Picture(read_image(images[0]), instances, organ, images[0].name))
-    return found
+    return parts
 
 
-def _official(folder: Path, found: dict[str, list[Picture]]) -> dict[str, list[Picture]]:
+def _official(folder: Path, parts: dict[str, list[Picture]]) -> dict[str, list[Picture]]:
     """The challenge's TIFF images and XML annotations of the 24 images."""
-    for organ, parts in IMAGES.items():
-        for split, names in zip(found.values(), parts, strict=True):
+    for organ, names_of_parts in IMAGES.items():
+        for part, names in zip(parts.values(), names_of_parts, strict=True):
             for name in names:
                 paths = [sorted((folder / kind).glob(f"TCGA-{name}-*")) for kind in OFFICIAL]
-                counts = [len(one) for one in paths]
+                counts = [len(files) for files in paths]
                 if counts != [1, 1]:
                     raise InputError(
                         f"{folder} has {counts[0]} images and {counts[1]} annotations of TCGA-{name}"
                     )
                 image, (notes,) = read_image(paths[0][0]), paths[1]
                 instances = from_polygons(notes, image.shape)
-                split.append(Picture(image, instances, ORGANS.index(organ), paths[0][0].name))
-    return found
+                part.append(Picture(image, instances, ORGANS.index(organ), paths[0][0].name))
+    return parts

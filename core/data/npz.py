@@ -35,8 +35,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def in_layout(path: Path) -> bool:
-    """Whether `path` is an npz file that is meant to have the layout of MedMNIST: with training images.
-    Reading it says what else is missing.
+    """Return whether `path` is an npz file that is meant to have the layout of MedMNIST: with training
+    images. Reading it says what else is missing.
     """
     with contextlib.suppress(zipfile.BadZipFile, OSError):
         return path.is_file() and "train_images.npy" in zipfile.ZipFile(path).namelist()

@@ -7,7 +7,6 @@ from the seed: the same call gives the same partition again.
 
 from __future__ import annotations
 
-import heapq
 import inspect
 import math
 import warnings
@@ -233,9 +232,14 @@ def written(spec: Mapping[str, Any], root: str | Path | None = None) -> Path | N
 
 
 def split(
-    spec: Mapping[str, Any], split: Split, clients: int, seed: int, root: str | Path | None = None
+    spec: Mapping[str, Any],
+    split: Split,
+    clients: int | None,
+    seed: int,
+    root: str | Path | None = None,
 ) -> Parts:
-    """Distribute the samples of `split` over `clients` clients as `spec` says.
+    """Distribute the samples of `split` over `clients` clients as `spec` says; None: over as many as a
+    natural partition, or one in a file, has.
 
     `spec` is `{"name": ...}` with a name of `PARTITIONS` and its options: `{"name": "iid"}`,
     `{"name": "dirichlet", "alpha": 0.05}` (`min_size`, `cap`, `per_class`), `{"name":
@@ -245,12 +249,13 @@ def split(
     when a natural partition, or one in a file, has another number of clients.
     """
     name, options = stated(spec)
-    _whole("clients", clients, 1)
+    if clients is not None:
+        _whole("clients", clients, 1)
     values = (split.labels, split.centre, split, clients, seed, data_root(root))
     wanted = inspect.signature(PARTITIONS[name]).parameters
     known = {key: value for key, value in zip(GIVEN, values, strict=True) if key in wanted}
     parts = PARTITIONS[name](**known, **options)
-    if len(parts) != clients:
+    if clients not in (None, len(parts)):
         where = (
             f"the file {options['file']}"
             if name == "file"
@@ -303,7 +308,7 @@ def _whole(name: str, value: Any, low: int, high: int = LARGEST) -> None:
 
 
 def _check(labels: np.ndarray, given: int, clients: int, seed: int, min_size: int) -> None:
-    """Whether there are samples, and whether the `given` ones suffice for all clients."""
+    """Raise InputError where there are no samples, or the `given` ones do not suffice for all clients."""
     _whole("clients", clients, 1)
     _whole("seed", seed, 0, 2**64 - 1)
     _whole("min_size", min_size, 0)
@@ -344,14 +349,13 @@ def _fill(parts: Parts, min_size: int, rng: np.random.Generator) -> Parts:
     if all(len(part) >= min_size for part in parts):
         return parts
     pools = [rng.permutation(part).tolist() for part in parts]
-    largest = [(-len(pool), client) for client, pool in enumerate(pools)]
-    heapq.heapify(largest)
-    for client in range(len(pools)):
-        while len(pools[client]) < min_size:
-            size, giver = heapq.heappop(largest)
-            if -size == len(pools[giver]):
-                pools[client].append(pools[giver].pop())
-            heapq.heappush(largest, (-len(pools[giver]), giver))
+    sizes = np.array([len(pool) for pool in pools])
+    for client, pool in enumerate(pools):
+        while len(pool) < min_size:
+            giver = int(sizes.argmax())
+            pool.append(pools[giver].pop())
+            sizes[giver] -= 1
+        sizes[client] = len(pool)
     return [np.array(pool, dtype=np.int64) for pool in pools]
 
 

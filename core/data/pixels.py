@@ -110,10 +110,10 @@ def composed(name: object) -> str:
 
 def as_names(names: Iterable[object], source: str) -> tuple[str, ...]:
     """Names of classes. Raises InputError where fewer than two differ, or two are one."""
-    found = tuple(map(composed, names))
-    if len(set(found)) < max(len(found), 2):
-        raise InputError(f"{source} must be at least two different names, not {brief(list(found))}")
-    return found
+    alike = tuple(map(composed, names))
+    if len(set(alike)) < max(len(alike), 2):
+        raise InputError(f"{source} must be at least two different names, not {brief(list(alike))}")
+    return alike
 
 
 def numbers_of(names: np.ndarray, known: tuple[str, ...], source: str) -> np.ndarray:

@@ -33,7 +33,7 @@ def load_sites(source: Any, path: Path, size: int) -> Dataset:
     """
     arrays, title = read_npz(path), source.title(size)
     read: Any = _pictures if source.answer == "instances" else _split
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for part in ("train", "val", "test"):
         if part == "val" and "val_images" not in arrays:
             continue
@@ -44,14 +44,14 @@ def load_sites(source: Any, path: Path, size: int) -> Dataset:
             images, answers, site = (arrays[key] for key in keys)
             centre = as_labels(site, "site", len(site), len(source.sites))
             more = arrays.get(f"{part}_shape"), len(source.classes)
-            found[part] = read(images, answers, centre, *more)
+            parts[part] = read(images, answers, centre, *more)
             if read is _split and part != "test":
-                found[part] = _cut(found[part], size)
+                parts[part] = _cut(parts[part], size)
         except InputError as error:
             raise InputError(f"{path}, {part}: {error}") from None
     if source.answer == "instances":
-        return nuclei(title, found["train"], found["test"], source.sites, size)
-    return dataset_of(title, found, source.classes, path, sites=source.sites)
+        return nuclei(title, parts["train"], parts["test"], source.sites, size)
+    return dataset_of(title, parts, source.classes, path, sites=source.sites)
 
 
 def _split(

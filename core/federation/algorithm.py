@@ -10,10 +10,11 @@ Every method writes
 * `server_update`: the new state, from the uploads;
 * `model`: what is tested.
 
-A method may also say for which tasks it is (`task_kinds`), who can test it (`evaluators`), what else the
-server calls on its clients (`remote_calls`, called in a `round` of its own), what is wrong with an upload
-beyond its form (`upload_fault`), what is measured at the end (`measures`), and what protects its uploads
-(`private`, `privacy_budget`).
+A method may also say for which tasks it is (`task_kinds`), what it uses of a network beside its outputs
+(`network_parts`), who can test it (`evaluators`), what else the server calls on its clients
+(`remote_calls`, called in a `round` of its own), what is wrong with an upload beyond its form
+(`upload_fault`), what is measured at the end (`measures`), and what protects its uploads (`private`,
+`privacy_budget`).
 
 Families have roles of their own, which their classes describe: `FedAvg` (`loss` or `objective`, `network`,
 `start`, `batches`, `answer`, `combined`), `OwnModels` (models that stay with their clients), `Condensing`
@@ -71,6 +72,8 @@ class Algorithm:
     task_kinds: ClassVar[tuple[str, ...]] = CLASSIFICATION
     #: who can test it, by the names of `Schedule.tested_by`
     evaluators: ClassVar[tuple[str, ...]] = SERVER
+    #: what it uses of a network beside its outputs, of "embed" and "classifier"
+    network_parts: ClassVar[tuple[str, ...]] = ()
     #: the methods that `call_clients` may run on the clients' side
     remote_calls: ClassVar[tuple[str, ...]] = ("client_update",)
     #: whether the clients are in other processes, so that `call_clients` alone reaches them

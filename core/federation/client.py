@@ -73,10 +73,10 @@ class Client:
 
 
 def distribute(
-    task: Task, partition: dict, clients: int, seed: int, train_fraction: float = 1.0
+    task: Task, partition: dict, clients: int | None, seed: int, train_fraction: float = 1.0
 ) -> list[Client]:
-    """Clients with the training set distributed over them: each has an index over the one array
-    of images, and a copy of what they are to be predicted as.
+    """Return clients with the training set distributed over them, as `core.data.partition.split` does:
+    each has an index over the one array of images, and a copy of what they are to be predicted as.
 
     With `train_fraction` below 1, every client keeps that share of its part, drawn at random and
     rounded up. Rows that the data set holds out for validation are left out. A client may be empty;

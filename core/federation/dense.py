@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -228,16 +228,17 @@ TASKS: dict[str, type[Task]] = {
 
 def task_of(
     dataset: Dataset,
-    model: str = "convnet",
+    model: str | Callable[..., nn.Module] = "convnet",
     model_options: dict[str, Any] | None = None,
     runtime: Runtime | None = None,
     parties: tuple[str, ...] = (),
 ) -> Task:
-    """The task that a data set is for, learned with the named network. Raises InputError for an
-    unknown network, and for one that does not give the kind of answer that the task asks for.
+    """Return the task that a data set is for, learned with a network as `Task` takes it. Raises
+    InputError for an unknown network, and for one that does not give the kind of answer that the
+    task asks for.
     """
-    kind, dense = TASKS[dataset.learns], models.is_dense(model)
-    if dense != (kind is not Task):
+    kind, dense = TASKS[dataset.task_kind], models.is_dense(model)
+    if dense is not None and dense != (kind is not Task):
         asks = "an answer for each pixel" if kind is not Task else "one class for an image"
         fit = ", ".join(name for name in models.every_name() if models.is_dense(name) != dense)
         raise InputError(f"{dataset.name} asks for {asks}: {model} gives none; take {fit}")

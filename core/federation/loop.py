@@ -69,13 +69,21 @@ def select(clients: Sequence[Client], active: int | None, rng: Rng) -> list[Clie
 
 
 def check_serves(algorithm: Algorithm, task: Task) -> None:
-    """Raise InputError for a task that the algorithm does not serve."""
+    """Raise InputError for a task that the algorithm does not serve, and for a network that lacks what it
+    uses.
+    """
     if task.kind not in (served := algorithm.task_kinds):
         model = "" if "classification" in served else " with the model unet"
         raise InputError(
             f"{type(algorithm).__name__} is a method for {' and '.join(served)}, but "
             f"{task.dataset.name} is a data set for {task.kind}; it takes "
             f"{' or '.join(ALWAYS_HERE[kind] for kind in served)}{model}, for example"
+        )
+    if missing := task.lacks(algorithm.network_parts):
+        raise InputError(
+            f"{type(algorithm).__name__} matches features, but the network has no "
+            f"{' and no '.join(missing)}: it needs embed(images), which gives features (N, D), and "
+            "classifier, the linear layer that follows"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,8 @@ class Task:
     """
 
     dataset: Dataset
-    model: str = "convnet"
+    #: a name of `core.models`, or a class or function that makes a network (see `core.models.build`)
+    model: str | Callable[..., nn.Module] = "convnet"
     model_options: dict[str, Any] = attrs.field(factory=dict)
     runtime: Runtime = attrs.field(factory=Runtime)
     #: names of the clients, where each is an institution of the data set
@@ -58,7 +60,7 @@ class Task:
     @property
     def kind(self) -> str:
         """The kind of task, one of an algorithm's `task_kinds`."""
-        return self.dataset.learns
+        return self.dataset.task_kind
 
     def _build(self, rng: Rng) -> Classifier:
         d = self.dataset
@@ -72,6 +74,10 @@ class Task:
     def new_model(self, rng: Rng) -> Classifier:
         """A freshly initialised model on the task's device."""
         return self._build(rng)
+
+    def lacks(self, parts: Sequence[str]) -> list[str]:
+        """Return which attributes of these names the network does not have."""
+        return [name for name in parts if not hasattr(self._template, name)]
 
     def model_from(self, tensors: Mapping[str, torch.Tensor], prefix: str = "") -> Classifier:
         """The model whose weights are below a prefix (see `core.federation.tensors`)."""
@@ -133,9 +139,18 @@ class Task:
         return outputs.argmax(1)
 
     def measure(self, model: nn.Module, data: Split) -> dict[str, float]:
-        """The metrics of one model."""
-        outputs = self.outputs(model, data.images.to(self.runtime.device))
-        return metrics.classification(outputs.cpu(), data.labels)
+        """Return the metrics of one model; where institutions have names, also those of each on its own
+        images, as `<metric>@<site>`.
+        """
+        outputs = self.outputs(model, data.images.to(self.runtime.device)).cpu()
+        measured = metrics.classification(outputs, data.labels)
+        centre = torch.tensor([]) if data.centre is None else data.centre
+        for number, site in enumerate(self.dataset.sites):
+            rows = centre == number
+            if rows.any():
+                of_site = metrics.classification(outputs[rows], data.labels[rows])
+                measured |= {f"{metric}@{plain(site)}": value for metric, value in of_site.items()}
+        return measured
 
     def measure_own(self, tests: Sequence[OwnTest], data: Split) -> dict[str, float]:
         """The metrics of a classification over all images that clients test.
@@ -169,8 +184,15 @@ class Task:
             return self.measure_own(tests, data)
         each = [self.measure(one, data) for one in model]
         named = zip(self.parties, each, strict=True) if len(self.parties) == len(each) else ()
-        own = {f"{metric}:{name}": one[metric] for name, one in named for metric in one}
+        own = {f"{metric}:{plain(name)}": one[metric] for name, one in named for metric in one}
         return metrics.mean_and_std(each) | own
+
+
+def plain(name: str) -> str:
+    """Return the name of an institution as it is in the names of metrics: other characters than letters
+    and digits of any language, `.` and `-` become `_`.
+    """
+    return re.sub(r"[^\w.-]", "_", name)[:40]
 
 
 def turns(labels: torch.Tensor, clients: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from core.models.classifier import Classifier
 from core.models.dense import DensePatchDiscriminator, LabelToImage, UNet, planes
 from core.models.generative import FeatureGenerator, ImageGenerator, PatchDiscriminator, fresh
 from core.models.initialisation import initialise
-from core.models.registry import build, check_options, every_name, is_dense, names
+from core.models.registry import build, check_options, every_name, is_dense, names, register
 from core.models.stacked import Stacked
 from core.models.tensors import count_parameters, load, parameters_and_buffers
 
@@ -35,5 +35,6 @@ __all__ = [
     "names",
     "parameters_and_buffers",
     "planes",
+    "register",
     "replace_layers",
 ]

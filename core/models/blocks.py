@@ -1,4 +1,4 @@
-"""How many images run through a network at once, and layers in the place of others."""
+"""Number of images that run through a network at once, and replacement of layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU_IMAGES, GPU_PIXELS = 1024, 1024 * 32 * 32
 
 
 def at_once(images: torch.Tensor) -> int:
-    """How many of such images (N, C, H, W) a network of this package should see at once where it is
+    """Number of such images (N, C, H, W) that a network of this package should see at once where it is
     free to choose.
     """
     pixels = images.shape[-2] * images.shape[-1]

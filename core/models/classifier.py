@@ -1,4 +1,4 @@
-"""What all networks have in common."""
+"""The form of all classifiers."""
 
 from __future__ import annotations
 

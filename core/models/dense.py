@@ -73,27 +73,27 @@ class UNet(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Outputs (N, C, size, size) of normalised images (N, channels, size, size)."""
-        found = self.net(images)
-        return found if self.direct is None else found + self.direct(images)
+        outputs = self.net(images)
+        return outputs if self.direct is None else outputs + self.direct(images)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
         """The maps of the encoder, (N, D, h, w) each, the finest first, the bottleneck last."""
-        maps, found = images, []
+        maps, levels = images, []
         for level in self._levels():
             maps = level(maps)
-            found.append(maps)
-        return found
+            levels.append(maps)
+        return levels
 
     def answer(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`forward` and the bottleneck of `encode`, from one pass."""
         *_, bottleneck = self._levels()
-        kept: list[torch.Tensor] = []
-        handle = bottleneck.register_forward_hook(lambda module, given, maps: kept.append(maps))
+        deepest: list[torch.Tensor] = []
+        handle = bottleneck.register_forward_hook(lambda module, given, maps: deepest.append(maps))
         try:
             outputs = self(images)
         finally:
             handle.remove()
-        return outputs, kept[0]
+        return outputs, deepest[0]
 
     def _levels(self) -> Iterator[nn.Module]:
         """The modules of the encoder, the finest first."""
@@ -136,8 +136,8 @@ class LabelToImage(nn.Module):
         maps = _norm(self.first(planes(labels, self.classes))).relu()
         for layer in self.down:
             maps = _norm(layer(maps)).relu()
-        for one, two in zip(self.blocks[::2], self.blocks[1::2], strict=True):
-            maps = maps + _norm(two(_norm(one(maps)).relu()))
+        for first, second in zip(self.blocks[::2], self.blocks[1::2], strict=True):
+            maps = maps + _norm(second(_norm(first(maps)).relu()))
         for layer in self.up:
             maps = _norm(layer(maps)).relu()
         return self.out(maps).sigmoid()

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import nn
 
+from core.errors import InputError
 from core.rng import Rng
 
 _UNIFORM = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
@@ -15,8 +16,8 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.InstanceNorm2d)
 
 @torch.no_grad()
 def initialise(module: nn.Module, rng: Rng) -> None:
-    """Set all parameters and buffers of a network, in place, to values distributed as PyTorch's
-    defaults.
+    """Set the parameters of a network and the statistics of its normalisation, in place, to values
+    distributed as PyTorch's defaults.
 
     Weights and biases of convolutions and linear layers are uniform in (-1/sqrt(n), 1/sqrt(n)), n
     being the number of inputs to one output: that is what `kaiming_uniform_(a=sqrt(5))` in
@@ -27,7 +28,8 @@ def initialise(module: nn.Module, rng: Rng) -> None:
     layers nor on the order in which layers were made. The draws are made on the CPU, so they are
     the same on every device.
 
-    Raises TypeError for a layer with parameters of its own for which no rule is known.
+    Any other layer with parameters of its own draws them by its `reset_parameters`, from PyTorch's
+    generator at the start of `rng.at(prefix)`. Raises InputError for one that has none.
     """
     for prefix, layer in module.named_modules():
         if isinstance(layer, _UNIFORM):
@@ -39,10 +41,17 @@ def initialise(module: nn.Module, rng: Rng) -> None:
                 parameter.copy_(draws, non_blocking=True)
         elif isinstance(layer, _NORMS):
             _reset_norm(layer)
-        elif [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
-            raise TypeError(
-                f"no initialisation is known for {type(layer).__name__} ({prefix or 'the network itself'})"
-            )
+        elif [*layer.parameters(recurse=False)]:
+            # PyTorch's attention has it under the other name
+            reset = getattr(layer, "reset_parameters", getattr(layer, "_reset_parameters", None))
+            if reset is None:
+                raise InputError(
+                    f"{type(layer).__name__} ({prefix or 'the network itself'}) has no "
+                    "reset_parameters, by which new networks are drawn"
+                )
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(rng.at(prefix).key)
+                reset()
 
 
 def _reset_norm(layer: nn.Module) -> None:

@@ -81,17 +81,17 @@ class Stacked:
             for first in range(0, len(positions), size):
                 some = positions[first : first + size]
                 if len(some) == 1:
-                    one = inputs if own is None else own[some[0]]
-                    answers: Sequence[torch.Tensor] = (self.networks[some[0]](one),)
+                    given = inputs if own is None else own[some[0]]
+                    answers: Sequence[torch.Tensor] = (self.networks[some[0]](given),)
                 else:
                     # not inputs[some]: a list of places would be copied to the GPU
-                    mine = inputs if own is None else torch.stack([own[k] for k in some])
-                    answers = self.run_together(tuple(some), mine, shared).unbind()
+                    given = inputs if own is None else torch.stack([own[k] for k in some])
+                    answers = self.run_together(tuple(some), given, shared).unbind()
                 outputs |= dict(zip(some, answers, strict=True))
         return torch.stack([outputs[k] for k in range(len(self.networks))])
 
     def at_once(self, positions: Sequence[int], inputs: torch.Tensor) -> int:
-        """How many of the networks at these positions, all of one architecture, run together."""
+        """Number of the networks at these positions, all of one architecture, that run together."""
         if self.batched or (self.batched is None and inputs.is_cuda):
             return len(positions)
         if self.batched is None and self.side_by_side(positions[:2]) is not None:
@@ -113,18 +113,18 @@ class Stacked:
                 self.keep_statistics(positions, moved)
             return parted(outputs, len(positions))
 
-        def one(weights: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+        def single(weights: dict[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
             return functional_call(skeleton, weights, (inputs,))
 
-        return vmap(one, in_dims=(0, None if shared else 0))(weights, inputs)
+        return vmap(single, in_dims=(0, None if shared else 0))(weights, inputs)
 
     def keep_statistics(self, positions: tuple[int, ...], moved: dict[str, torch.Tensor]) -> None:
         """Give each network its part of what a call in training mode has moved. A count, which has no
         channels, grows in each by what it has grown in the first.
         """
-        kept = [dict(self.networks[k].named_buffers()) for k in positions]
-        for name, first in kept[0].items():
-            each = [buffers[name] for buffers in kept]
+        buffers = [dict(self.networks[k].named_buffers()) for k in positions]
+        for name, first in buffers[0].items():
+            each = [own[name] for own in buffers]
             if first.ndim:
                 torch._foreach_copy_(each, list(moved[name].unflatten(0, (len(each), -1))))
             else:
@@ -157,13 +157,13 @@ def _form(network: nn.Module) -> Form:
         (name, tensor.shape, tensor.dtype) for name, tensor in network.state_dict().items()
     )
     # a network's text does not show what it keeps as plain attributes, nor the mode of a layer
-    kept = tuple(
+    attributes = tuple(
         f"{path}.{name} = {value!r}"
         for path, module in network.named_modules()
         for name, value in sorted(vars(module).items())
         if not name.startswith("_") and isinstance(value, PLAIN)
     )
-    return repr(network), kept, tensors
+    return repr(network), attributes, tensors
 
 
 def widened(network: nn.Module, number: int) -> nn.Module | None:

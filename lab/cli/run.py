@@ -14,7 +14,7 @@ import typer
 from typer import Option
 
 from core.checks import check_number
-from core.errors import InputError
+from core.errors import InputError, listed
 from core.files import make_folder
 from lab.cli.app import Device, Only, Precision, Profile, Seeds, command, fail_where
 from lab.cli.stated import SINGLE, option, stated_runs
@@ -223,10 +223,14 @@ def _summary(record: Any, path: Path) -> str:
     value, std = f"{100 * record.metrics[name]:.2f}", record.metrics.get(f"{name}_std")
     spread = "" if std is None else f" ± {100 * std:.2f}"
     up, down = (record.sent(way) / 2**20 for way in ("up", "down"))
+    at, metrics = f"{name}@", record.metrics.items()
+    sites = [f"{key.removeprefix(at)} {100 * of:.2f}" for key, of in metrics if key.startswith(at)]
     return (
         f"{e.algorithm}, {e.dataset}, {split_in_words(e.partition)}, {e.profile}, seed {e.seed}: "
         f"{name} {value}{spread}% after {len(record.rounds)} rounds, {up:.2f} MB up, {down:.2f} MB "
-        f"down, {record.seconds:.1f} s\nrecord: {path}"
+        f"down, {record.seconds:.1f} s\n"
+        + (f"{name} at {listed(sites)}\n" if sites else "")
+        + f"record: {path}"
     )
 
 

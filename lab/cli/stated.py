@@ -83,6 +83,8 @@ def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -
     values of its own, and where a method that communicates once does nothing in further rounds.
     """
     from core.algorithms import find, switches
+    from core.data import load
+    from core.data.partition import natural
     from core.families.one_shot import OneShot
     from lab.profiles import apply
 
@@ -102,6 +104,9 @@ def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -
         "partition": _partition(stated.pop("partition", None), stated.pop("alpha", None)),
     }
     stated |= {name: value for name, value in found.items() if value}
+    if found["partition"] == {"name": "natural"} and "dataset" in stated:
+        # as many clients as there are institutions
+        stated.setdefault("clients", len(natural(load(stated["dataset"]).train.centre)))
     if stated.get("variant") == "released" and not switches(algorithm):
         print(
             f"{algorithm} has no released values on record that differ: this runs the printed ones",

@@ -83,13 +83,8 @@ def announcing(shape, dtype="|u1"):
 
 HEADERS = {
     "10^12 images": announcing("(1000000000000, 28, 28)"),
-    "more bytes than a number holds": announcing("(" + "9" * 30 + ", 28, 28)"),
-    "a negative number of images": announcing("(-5, 28, 28)"),
-    "a text for a shape": announcing("'many'"),
-    "nested brackets": header("(" * 5000 + ")" * 5000),
     "nested dtypes": announcing("(1,)", "('" * 500),
     "no header": b"\x93NUMPY\x01\x00",
-    "another version": b"\x93NUMPY\x09\x00" + b"\0" * 64,
     "nothing": b"",
     "Python objects": announcing("(1,)", "|O"),
 }
@@ -148,27 +143,18 @@ def cifar(body):
 WIDE = np.zeros((2, 3071), np.uint8)
 BATCHES = {
     "pixels of another width": (layouts.batch(data=WIDE), "a CIFAR batch"),
-    "floating point": (layouts.batch(data=np.zeros((2, 3072))), "a CIFAR batch"),
     "by columns": (
         layouts.batch(data=np.asfortranarray(np.ones((2, 3072), np.uint8))),
         "row by row",
     ),
-    "bytes": (layouts.batch(data=bytes(6144)), "row by row"),
     "no labels": (layouts.batch(labels=None), "it has no 'labels'"),
-    "no pixels": (layouts.batch(data=None), "a CIFAR batch"),
-    "texts for labels": (layouts.batch(labels=["a", "b"]), "a CIFAR batch"),
     "a label too many": (layouts.batch(labels=[0, 1, 2]), "a CIFAR batch"),
     "no such class": (layouts.batch(labels=[0, 10]), "holds class 10"),
-    "below 0": (layouts.batch(labels=[0, -3]), "the negative number -3"),
     "a large label": (layouts.batch(labels=[0, 2**70]), "whole numbers|is no class"),
-    "a list": (pickle.dumps([1]), "a CIFAR batch"),
     "cut": (layouts.batch()[:-50], "a CIFAR batch"),
     "nothing": (b"", "a CIFAR batch"),
     "a place for 10^9 objects": (cifar(b"Nr\xff\xff\xff\x3f"), "a CIFAR batch"),
-    "bytes that are not there": (cifar(b"\x8e" + (2**50).to_bytes(8, "little")), "a CIFAR batch"),
     "a frame that is not there": (cifar(b"\x95" + (2**50).to_bytes(8, "little")), "a CIFAR batch"),
-    "a number of a million digits": (cifar(b"L" + b"9" * 10**6 + b"L\n"), "a CIFAR batch"),
-    "a thousand lists": (cifar(b"]" * 1000 + b"a" * 999), "a CIFAR batch"),
 }
 
 
@@ -182,7 +168,7 @@ def test_cifar_faults(name, tmp_path):
     refused(BATCHES[name][1], "cifar10", tmp_path, place)
 
 
-@pytest.mark.parametrize("protocol", range(5))
+@pytest.mark.parametrize("protocol", [0, 4])
 def test_nothing_in_a_batch_is_executed(protocol, tmp_path):
     layouts.cifar10(tmp_path)
     path, mark = tmp_path / "cifar-10-batches-py" / "test_batch", tmp_path / "mark"
@@ -194,11 +180,9 @@ def test_nothing_in_a_batch_is_executed(protocol, tmp_path):
 
 IMAGES = layouts.write_idx(np.zeros((20, 28, 28), np.uint8))
 OTHERS = [
-    ("mnist", "MNIST/raw/train-images-idx3-ubyte", b"", "an idx file of bytes"),
     ("mnist", "MNIST/raw/train-images-idx3-ubyte", b"\0\0\x0d\x03" + b"\0" * 12, "an idx file"),
     ("mnist", "MNIST/raw/train-images-idx3-ubyte", b"\0\0\x08\x03\0\0", "an idx file of bytes"),
     ("mnist", "MNIST/raw/train-images-idx3-ubyte", IMAGES[:-1], "an idx file of bytes"),
-    ("mnist", "MNIST/raw/train-images-idx3-ubyte", IMAGES + b"x", "an idx file of bytes"),
     (
         "mnist",
         "MNIST/raw/t10k-labels-idx1-ubyte",
@@ -214,7 +198,6 @@ OTHERS = [
     ("stl10", "stl10_binary/test_X.bin", bytes(27_647), "images of 96 by 96 pixels"),
     ("stl10", "stl10_binary/test_X.bin", b"", "is empty"),
     ("stl10", "stl10_binary/test_y.bin", b"\0\1\2", "negative number -1"),
-    ("stl10", "stl10_binary/test_y.bin", b"\1\2\x0b", "class 10"),
 ]
 
 
@@ -226,13 +209,7 @@ def test_other_faults(name, file, content, message, tmp_path):
     refused(message, name, tmp_path, tmp_path / file if in_file else tmp_path)
 
 
-FILES = {
-    "cifar10": "cifar-10-batches-py/test_batch",
-    "cifar100": "cifar-100-python/train",
-    "stl10": "stl10_binary/test_X.bin",
-    "svhn": "train_32x32.mat",
-    "mnist": "MNIST/raw/t10k-images-idx3-ubyte",
-}
+FILES = {"cifar10": "cifar-10-batches-py/test_batch", "svhn": "train_32x32.mat"}
 
 
 @pytest.mark.parametrize("name", FILES)

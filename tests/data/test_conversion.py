@@ -182,7 +182,7 @@ def test_heads_of_three_sites(tmp_path):
     case(folder / "val/ixi/v0", np.full((256, 256), 9, np.uint8))
     data.convert("mri_cross_domain_t2", folder, tmp_path)
     converted = data.load("mri_cross_domain_t2", tmp_path)
-    assert converted.learns == "reconstruction" and converted.sites == brains.SITES
+    assert converted.task_kind == "reconstruction" and converted.sites == brains.SITES
     assert converted.train.centre.tolist() == [0, 1, 2, 2] and converted.val.centre.tolist() == [2]
     image, target = (of[0, 0].numpy() / 255 for of in (converted.test.images, converted.test.masks))
     # a quarter of the columns of its spectrum is what is left of a slice

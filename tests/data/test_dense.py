@@ -48,7 +48,7 @@ def test_patches_cover_the_picture():
 
 def test_drawn_nuclei_are_the_same_everywhere():
     one, other = data.load("nuclei_drawn"), data.load("nuclei_drawn")
-    assert one.fingerprint == other.fingerprint and one.learns == "segmentation"
+    assert one.fingerprint == other.fingerprint and one.task_kind == "segmentation"
     assert one.sites == monuseg.ORGANS and set(one.train.masks.unique().tolist()) == {0, 1, 2}
 
 
@@ -200,7 +200,7 @@ def arrays(answer, side=64):
 def test_large_images_are_cut_where_they_stand(tmp_path):
     np.savez(tmp_path / "brats2018.npz", **arrays("masks", 128))
     found = data.load("brats2018_64", tmp_path)
-    assert found.learns == "segmentation" and not found.weights and found.test.instances is None
+    assert found.task_kind == "segmentation" and not found.weights and found.test.instances is None
     assert found.train.images.shape == (80, 1, 64, 64) and found.test.images.shape[2] == 128
     assert found.train.centre.tolist() == 4 * [site for site in range(10) for _ in range(2)]
     # nothing of an object lies beyond row 50 or column 50
@@ -208,7 +208,7 @@ def test_large_images_are_cut_where_they_stand(tmp_path):
     heads = {key: of % 3 if "site" in key else of for key, of in arrays("targets").items()}
     np.savez(tmp_path / "mri_cross_domain_t1.npz", **heads)
     found = data.load("mri_cross_domain_t1_64", tmp_path)
-    assert found.learns == "reconstruction" and found.sites == ("brats2020", "fastmri", "ixi")
+    assert found.task_kind == "reconstruction" and found.sites == ("brats2020", "fastmri", "ixi")
     assert torch.equal(found.train.masks, found.train.images.flip(2))
 
 

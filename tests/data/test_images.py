@@ -3,7 +3,6 @@ NumPy: a table of mode, bits and metadata.
 """
 
 import io
-import os
 import re
 import struct
 import warnings
@@ -14,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from core.data.images import LARGEST, read_image, read_mask
+from core.data.images import read_image, read_mask
 from core.data.pixels import as_images, white_level
 from core.errors import InputError
 from tests.data import layouts
@@ -189,23 +188,6 @@ def test_zero_is_white(tmp_path):
     refused(tmp_path / "a.tif", "its zero is white")
     tifffile.imwrite(tmp_path / "b.tif", np.zeros((2, 2), np.uint8), photometric="miniswhite")
     assert read_image(tmp_path / "b.tif").tolist() == [[255, 255]] * 2
-
-
-def test_what_lies_in_the_place_of_an_image(tmp_path):
-    for name in ("large", "device", "pipe", "folder"):
-        path = tmp_path / name
-        match name:
-            case "large":
-                with path.open("wb") as opened:
-                    opened.truncate(LARGEST + 1)
-            case "device":
-                path.symlink_to("/dev/zero")
-            case "pipe":
-                os.mkfifo(path)
-            case "folder":
-                path.mkdir()
-        refused(path, "not a plain file|too large")
-    refused(tmp_path / "none", "there is no image")
 
 
 @settings(

@@ -40,13 +40,11 @@ def test_digits_are_those_of_scikit_learn_split_by_class():
     assert sorted(ours) == sorted((x.tobytes(), int(y)) for x, y in theirs)
 
 
-def test_medical_sets_at_every_size(tmp_path):
-    for size in SOURCES["bloodmnist"].sizes:
-        stem = "bloodmnist" if size == 28 else f"bloodmnist_{size}"
-        layouts.npz(tmp_path / f"{stem}.npz", size, 3, labels=8)
-        with pytest.warns(UserWarning, match="is not the official file"):
-            data = load("bloodmnist", tmp_path, size=size)
-        assert (data.name, data.size, data.num_classes) == (stem, size, 8)
+def test_medical_sets_at_other_sizes(tmp_path):
+    layouts.npz(tmp_path / "bloodmnist_64.npz", 64, 3, labels=8)
+    with pytest.warns(UserWarning, match="is not the official file"):
+        data = load("bloodmnist", tmp_path, size=64)
+    assert (data.name, data.size, data.num_classes) == ("bloodmnist_64", 64, 8)
 
 
 def test_the_names_are_medmnists_and_an_official_file_is_silent(tmp_path, monkeypatch, recwarn):
@@ -110,7 +108,7 @@ def test_cifar100_fine_and_coarse_from_batches_or_npz(tmp_path):
     assert packed.mean == (0.5071, 0.4866, 0.4409)
 
 
-@pytest.mark.parametrize("kind", ["MNIST", "FashionMNIST", "KMNIST"])
+@pytest.mark.parametrize("kind", ["MNIST", "KMNIST"])
 def test_idx_sets_agree_with_torchvision(tmp_path, kind):
     layouts.mnist(tmp_path, kind)
     theirs = getattr(datasets, kind)(tmp_path, train=True)
@@ -203,7 +201,7 @@ def test_melanoma_or_not(tmp_path, skin, size):
         load("ham10000_melanoma", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "svhn", "bloodmnist_pbc", "crc_cells"])
+@pytest.mark.parametrize("name", ["cifar10", "crc_cells"])
 def test_sets_from_npz(tmp_path, name):
     size = SOURCES[name].sizes[0]
     layouts.npz(tmp_path / f"{name}.npz", size, 3, labels=10, train_centre=np.arange(12))

@@ -49,6 +49,6 @@ def test_what_does_not_fit_is_named():
 
 def test_drawn_heads_lose_detail():
     found = data.load("mri_drawn")
-    assert found.learns == "reconstruction" and found.sites == ("brats2020", "fastmri", "ixi")
+    assert found.task_kind == "reconstruction" and found.sites == ("brats2020", "fastmri", "ixi")
     error = (found.test.images.float() - found.test.masks.float()).abs().mean()
     assert 2 < error < 60 and len(found.val) == 12

@@ -80,6 +80,6 @@ def test_an_experiment_says_what_it_is_evaluated_on():
 
 def test_patches_of_the_pictures_that_are_trained_on_are_no_validation_data():
     data = load("nuclei_drawn")
-    assert data.learns == "segmentation" and not len(data.val)
+    assert data.task_kind == "segmentation" and not len(data.val)
     with pytest.raises(InputError, match="has no validation split"):
         with_validation(data, Rng(0))

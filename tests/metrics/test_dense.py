@@ -80,14 +80,6 @@ def test_objects_by_hand():
     assert found["obj_dice"] == pytest.approx((mine + theirs) / 2)
 
 
-def test_touching_nuclei_that_are_seen_as_one():
-    truth, predicted = painted((0, 4, 0, 4), (0, 4, 4, 8)), painted((0, 4, 0, 8))
-    # the one found goes with one of the two; the other has no partner and counts with its area
-    found = metrics.objects(truth, predicted)
-    assert found["aji"] == pytest.approx(16 / (32 + 16))
-    assert found["obj_dice"] == pytest.approx(2 * 16 / (16 + 32))
-
-
 def test_a_partner_is_taken_once_and_the_best_first():
     # the first object overlaps both that were found; its better partner is the second
     truth = painted((0, 2, 0, 10))
@@ -138,12 +130,6 @@ def test_objects_are_told_apart_by_their_rims():
     assert (found == 1).sum() == (found == 2).sum() == 36 + 4 * 12 + 4
 
 
-def test_what_has_fewer_than_twenty_pixels_is_noise():
-    parts = painted((0, 4, 0, 5), (8, 9, 0, 16), (9, 10, 0, 3))  # of 20 pixels, and of 16 + 3
-    found = metrics.separated((parts > 0).astype(np.uint8), 0)
-    assert np.bincount(found.ravel()).tolist() == [16 * 16 - 20, 20]
-
-
 def test_similarity_as_another_library_has_it():
     """MONAI's, with the same Gaussian window of 11 pixels."""
     draws = np.random.default_rng(0)
@@ -178,3 +164,9 @@ def test_padding_is_no_object_and_no_background():
     for pair in ((padded, plain), (plain, padded)):
         with pytest.raises(InputError, match="marks padding"):
             metrics.objects(*pair)
+
+
+def test_what_has_fewer_than_twenty_pixels_is_noise():
+    parts = painted((0, 4, 0, 5), (8, 9, 0, 16), (9, 10, 0, 3))  # of 20 pixels, and of 16 + 3
+    found = metrics.separated((parts > 0).astype(np.uint8), 0)
+    assert np.bincount(found.ravel()).tolist() == [16 * 16 - 20, 20]

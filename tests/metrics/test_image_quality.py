@@ -150,14 +150,6 @@ def test_random_features_are_fixed_and_put_worse_images_further_away():
     assert distances == sorted(distances) and distances[2] > 5 * distances[0]
 
 
-def test_random_features_have_the_weights_of_he():
-    """Deviation sqrt(2 / (9 inputs)), by which maps keep their size from layer to layer."""
-    for number, weight in enumerate(RandomFeatures(3).buffers()):
-        assert weight.shape[1] == (3, 32, 64)[number]
-        wanted = (2 / (9 * weight.shape[1])) ** 0.5
-        assert weight.std().item() == pytest.approx(wanted, rel=0.08)
-
-
 def test_inception_without_weights_says_where_they_belong(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     for make in (inception, inception_probabilities):

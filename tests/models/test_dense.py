@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from core import models
 from core.errors import InputError
-from core.models import DensePatchDiscriminator, LabelToImage, fresh, planes
+from core.models import DensePatchDiscriminator, LabelToImage, fresh
 from core.rng import Rng
 
 
@@ -58,14 +58,6 @@ def test_the_smallest_images_of_a_unet_train_it(residual):
     network(torch.randn(1, 1, 16, 16)).sum().backward()
 
 
-def test_weights_come_from_the_seed_alone():
-    torch.manual_seed(3)
-    before = torch.random.get_rng_state()
-    one, other = unet().state_dict(), unet().state_dict()
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_a_generator_makes_images_of_its_labels_alone():
     make = fresh(LabelToImage, 3, 2, width=4, blocks=2, rng=Rng(0))
     labels = torch.randint(3, (2, 16, 16), generator=torch.Generator().manual_seed(0))
@@ -98,11 +90,6 @@ def test_a_judge_is_built_where_it_can_be_trained(size, layers):
         with pytest.raises(InputError, match=f"at most {most} times"):
             fresh(DensePatchDiscriminator, 1, size, width=1, layers=most + 1, rng=Rng(0))
     judge.train()(torch.randn(2, 1, size, size)).sum().backward()
-
-
-def test_planes_by_hand():
-    wanted = [[[[0.0, 1.0]], [[1.0, 0.0]], [[0.0, 0.0]]]]
-    assert planes(torch.tensor([[[1, 0]]], dtype=torch.uint8), 3).tolist() == wanted
 
 
 def test_bad_sizes_are_named():

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from core import models
 from core.errors import InputError
 from core.models import (
     FeatureGenerator,
@@ -55,23 +54,6 @@ def test_a_label_changes_a_conditional_image_and_is_needed():
         fresh(ImageGenerator, 1, 8, width=8, rng=Rng(0))(NOISE, LABELS)
 
 
-def test_features_depend_on_noise_and_label():
-    generator = fresh(FeatureGenerator, 3, 5, noise=100, rng=Rng(0)).eval()
-    features = generator(NOISE, LABELS)
-    assert features.shape == (6, 5)
-    assert not torch.allclose(features, generator(NOISE, LABELS.roll(1)))
-    assert not torch.allclose(features, generator(NOISE.roll(1, 0), LABELS))
-
-
-def test_the_judgement_on_one_image_does_not_depend_on_the_others():
-    judge = fresh(PatchDiscriminator, 3, width=8, rng=Rng(0))
-    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    together = judge(images)
-    assert together.shape == (4, 1, 8, 8)
-    torch.testing.assert_close(judge(images[2:3]), together[2:3])
-    assert not list(judge.buffers())
-
-
 def test_a_batch_is_judged_by_its_own_statistics():
     """As nn.BatchNorm2d in training mode has it, in evaluation mode too."""
     judge = fresh(PatchDiscriminator, 3, width=8, norm="batch", rng=Rng(0))
@@ -109,37 +91,6 @@ def test_the_released_networks_are_those_of_the_authors():
         torch.testing.assert_close(mine(inputs), other(inputs), rtol=1e-4, atol=1e-5)
 
 
-def test_a_patch_sees_its_neighbourhood_only_through_the_normalisation():
-    """Two 4x4 convolutions of stride 2 see 10 pixels: without the norm, a far pixel has no
-    influence.
-    """
-    judge = fresh(PatchDiscriminator, 1, width=4, rng=Rng(0))
-    judge.norm = torch.nn.Identity()
-    images = torch.zeros(1, 1, 32, 32, requires_grad=True)
-    (seen,) = torch.autograd.grad(judge(images)[0, 0, 4, 4], images)
-    rows = seen[0, 0].abs().sum(1).nonzero().flatten()
-    assert int(rows.max() - rows.min()) + 1 == 10
-
-
-def test_fresh_draws_from_its_own_stream_only():
-    before = torch.random.get_rng_state()
-    first, second = (fresh(ImageGenerator, 1, 8, width=8, rng=Rng(3)) for _ in range(2))
-    other = fresh(ImageGenerator, 1, 8, width=8, rng=Rng(4))
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert all(
-        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
-    )
-    assert not torch.equal(first.conv1.weight, other.conv1.weight)
-
-
-def test_tensors_by_name_and_back():
-    generator, copy = (fresh(ImageGenerator, 1, 8, width=8, rng=Rng(seed)) for seed in (0, 1))
-    generator(NOISE)  # moves the running statistics
-    parameters, buffers = models.parameters_and_buffers(generator)
-    models.load(copy, parameters | buffers)
-    torch.testing.assert_close(copy.eval()(NOISE), generator.eval()(NOISE))
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -167,3 +118,12 @@ def test_a_generator_without_running_statistics_is_the_same_in_both_modes():
     assert torch.equal(without.eval()(noise), with_(noise)) and not with_.eval()(noise).equal(
         without(noise)
     )
+
+
+def test_the_judgement_on_one_image_does_not_depend_on_the_others():
+    judge = fresh(PatchDiscriminator, 3, width=8, rng=Rng(0))
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    together = judge(images)
+    assert together.shape == (4, 1, 8, 8)
+    torch.testing.assert_close(judge(images[2:3]), together[2:3])
+    assert not list(judge.buffers())

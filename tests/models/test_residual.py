@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from core.models.residual import BasicBlock
@@ -41,21 +40,3 @@ def test_a_thinned_shortcut_is_a_strided_one(stride, size, twice):
         found.append((y, *slopes))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
-
-
-def test_blocks_of_many_networks_run_as_one():
-    blocks = [BasicBlock(4, 6, 2).eval() for _ in range(3)]
-    maps = torch.randn(2, 4, 8, 8, generator=Rng(1).generator())
-    stacked = {
-        name: torch.stack([block.state_dict()[name] for block in blocks])
-        for name in blocks[0].state_dict()
-    }
-
-    def loss(state: dict[str, torch.Tensor], one: torch.Tensor) -> torch.Tensor:
-        return functional_call(blocks[0], state, (one,)).square().sum()
-
-    found = vmap(grad(loss, argnums=1), in_dims=(0, None))(stacked, maps)
-    for ours, block in zip(found, blocks, strict=True):
-        leaf = maps.clone().requires_grad_()
-        (theirs,) = torch.autograd.grad(block(leaf).square().sum(), leaf)
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

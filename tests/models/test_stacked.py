@@ -98,16 +98,6 @@ def test_networks_of_unknown_layers_run_by_vmap_and_large_batches_one_by_one():
     assert lenets.at_once([0, 1, 2], torch.empty(512, 1, 32, 32)) == 1
 
 
-def test_each_network_gets_its_own_inputs_and_its_own_gradient():
-    judges = [fresh(PatchDiscriminator, 1, width=4, rng=Rng(seed)) for seed in range(3)]
-    loss = Stacked(judges, batched=True).each(IMAGES).square().mean((1, 2, 3, 4)).sum()
-    loss.backward()
-    for judge, images in zip(judges, IMAGES, strict=True):
-        for parameter in judge.parameters():
-            (alone,) = torch.autograd.grad(judge(images).square().mean(), parameter)
-            torch.testing.assert_close(parameter.grad, alone, rtol=1e-3, atol=1e-6)
-
-
 @pytest.mark.parametrize("batched", [True, False])
 def test_a_step_of_an_optimiser_is_seen_by_the_next_call_and_frozen_weights_are_not_forgotten(
     batched,
@@ -120,17 +110,6 @@ def test_a_step_of_an_optimiser_is_seen_by_the_next_call_and_frozen_weights_are_
         after = together(IMAGES[0])
     torch.testing.assert_close(after[0], before[0])
     torch.testing.assert_close(after[1], before[1] + 1)
-
-
-@pytest.mark.parametrize("batched", [True, None])
-def test_weights_are_kept_only_where_all_networks_are_frozen(batched):
-    frozen, learning = teachers("lenet", "lenet")
-    together = Stacked([frozen, learning.requires_grad_(True)], batched)
-    with torch.no_grad():
-        before = together(IMAGES[0])
-        next(learning.parameters()).mul_(2)
-    torch.testing.assert_close(together(IMAGES[0])[1], learning(IMAGES[0]), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(together(IMAGES[0])[1], before[1])
 
 
 def test_two_instances_with_the_same_layers_but_other_modes_are_kept_apart():
@@ -155,12 +134,6 @@ def test_networks_that_pool_in_two_ways_are_kept_apart(batched):
     assert not torch.allclose(*answers)
 
 
-def test_a_layer_in_another_mode_keeps_networks_apart():
-    one, other, alike = teachers("convnet", "convnet", "convnet")
-    next(layer for layer in other.modules() if isinstance(layer, torch.nn.BatchNorm2d)).train()
-    assert Stacked([one, other, alike]).groups == [[0, 2], [1]]
-
-
 @pytest.mark.parametrize("batched", [None, True, False])
 def test_networks_that_change_their_mode_are_heard(batched):
     """Trained side by side, then tested: each by its running statistics."""
@@ -176,3 +149,24 @@ def test_networks_that_change_their_mode_are_heard(batched):
 def test_no_network():
     with pytest.raises(InputError, match="no network"):
         Stacked([])
+
+
+def test_each_network_gets_its_own_inputs_and_its_own_gradient():
+    judges = [fresh(PatchDiscriminator, 1, width=4, rng=Rng(seed)) for seed in range(3)]
+    loss = Stacked(judges, batched=True).each(IMAGES).square().mean((1, 2, 3, 4)).sum()
+    loss.backward()
+    for judge, images in zip(judges, IMAGES, strict=True):
+        for parameter in judge.parameters():
+            (alone,) = torch.autograd.grad(judge(images).square().mean(), parameter)
+            torch.testing.assert_close(parameter.grad, alone, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("batched", [True, None])
+def test_weights_are_kept_only_where_all_networks_are_frozen(batched):
+    frozen, learning = teachers("lenet", "lenet")
+    together = Stacked([frozen, learning.requires_grad_(True)], batched)
+    with torch.no_grad():
+        before = together(IMAGES[0])
+        next(learning.parameters()).mul_(2)
+    torch.testing.assert_close(together(IMAGES[0])[1], learning(IMAGES[0]), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(together(IMAGES[0])[1], before[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from functools import partial
 
 import numpy as np
 import pytest
@@ -117,8 +116,29 @@ def test_initialise_undoes_training_and_knows_its_layers() -> None:
     nn.init.constant_(plain.weight, 7)
     initialise(plain, Rng(0))
     assert plain.weight.tolist() == [1, 1, 1]
-    with pytest.raises(TypeError, match="PReLU"):
-        initialise(nn.Sequential(nn.PReLU()), Rng(0))
+
+
+class Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+
+def test_any_layer_that_can_reset_itself_is_drawn_from_its_stream() -> None:
+    network = nn.Sequential(
+        nn.Conv1d(2, 3, 3), nn.LayerNorm(4), nn.PReLU(), nn.MultiheadAttention(4, 2), nn.GRU(4, 4)
+    )
+    before = torch.get_rng_state()
+    drawn = []
+    for seed in (0, 0, 1):
+        initialise(network, Rng(seed))
+        drawn.append({name: value.clone() for name, value in network.state_dict().items()})
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(value, drawn[1][name]) for name, value in drawn[0].items())
+    for name in ("0.weight", "3.in_proj_weight", "4.weight_hh_l0"):
+        assert not torch.equal(drawn[0][name], drawn[2][name])
+    with pytest.raises(InputError, match=r"Odd \(0\) has no reset_parameters"):
+        initialise(nn.Sequential(Odd()), Rng(0))
 
 
 def test_parameters_and_buffers_are_detached_copies_without_counters() -> None:
@@ -163,34 +183,3 @@ def test_load_refuses_what_does_not_fit_and_changes_nothing(change, words: str) 
         load(model, state)
     after = everything(model)
     assert all(torch.equal(before[key], after[key]) for key in before)
-
-
-@pytest.mark.parametrize("name", names())
-def test_functional_call_and_gradients(name: str) -> None:
-    model, other = (build(name, 1, 16, 3, Rng(seed)).eval() for seed in (0, 1))
-    batch = torch.randn(4, 1, 16, 16, generator=Rng(2).generator())
-    labels = torch.tensor([0, 1, 2, 0])
-    assert torch.equal(torch.func.functional_call(model, everything(other), batch), other(batch))
-
-    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
-        return nn.functional.cross_entropy(
-            torch.func.functional_call(model, parameters, batch), labels
-        )
-
-    gradients = torch.func.grad(loss)(parameters_and_buffers(model)[0])
-    nn.functional.cross_entropy(model(batch), labels).backward()
-    for key, parameter in model.named_parameters():
-        assert torch.allclose(gradients[key], parameter.grad, atol=1e-5), key
-
-
-def test_many_clients_in_one_call() -> None:
-    clients = [build("convnet", 1, 8, 3, Rng(seed), width=4, norm="instance") for seed in range(3)]
-    batches = torch.randn(3, 5, 1, 8, 8, generator=Rng(2).generator())
-    stacked = {
-        key: torch.stack([everything(client)[key] for client in clients])
-        for key in everything(clients[0])
-    }
-    one = partial(torch.func.functional_call, clients[0])
-    logits = torch.func.vmap(one)(stacked, batches)
-    expected = torch.stack([client(batch) for client, batch in zip(clients, batches, strict=True)])
-    assert torch.allclose(logits, expected, atol=1e-5)

@@ -161,7 +161,7 @@ class FedIOD(Conversation):
     def upload_format(self, state: State) -> Format:
         """The tensors that a client sends in a step, some in one message and some in the next."""
         data, batch = state.task.dataset, self.settings.distill_batch
-        pixels = () if data.learns == "classification" else (data.size, data.size)
+        pixels = () if data.task_kind == "classification" else (data.size, data.size)
         return {
             "logits": Field((batch, data.num_classes, *pixels), torch.float32),
             "discriminator/generated": Field((batch,), torch.float32, low=0, high=1),
