@@ -29,6 +29,10 @@ class WithParts(Bare):
     def __init__(self, channels, classes):
         super().__init__(channels, classes)
         self.embed, self.classifier = self.body, self.last
+        del self.body, self.last
+
+    def forward(self, images):
+        return self.classifier(self.embed(images))
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
