@@ -48,24 +48,10 @@ best = None if shown == "best" else shown
 #
 # $\phi = 1 / (1 + e^{-\kappa \ell})$. A loss is never negative, so $\phi$ lies between one half and one: the hardest
 # sample counts at most *twice* as much as one that is perfectly known. $\kappa$ ($\tau$ in the paper) says how fast it
-# rises.
+# rises:
 
 # %%
-slopes, loss = (1.0, 5.0, 10.0), torch.linspace(0, 3, 61)
-weights = {k: condensation.dynamic_weights(loss, k) for k in slopes}
-shapes = [
-    pd.DataFrame({"loss": loss, "phi": phi, "label": f"kappa = {k:g}"})
-    for k, phi in weights.items()
-]
-show(
-    lines(
-        pd.concat(shapes),
-        "loss",
-        "phi",
-        xlabel="cross-entropy of the sample",
-        title="Weight of a sample",
-    )
-)
+source(condensation.dynamic_weights)
 
 # %% [markdown]
 # ## What they do to a batch
@@ -93,7 +79,7 @@ lesson = Lesson(
 )
 task, client = lesson.task, max(lesson.members(), key=len)
 states = {"start": lesson.start(), f"round {rounds}": lesson.run().state}
-losses, ranked = {}, []
+slopes, losses, ranked = (1.0, 5.0, 10.0), {}, []
 for name, state in states.items():
     logits = task.outputs(task.model_from(state.tensors), client.images)
     losses[name] = torch.nn.functional.cross_entropy(
@@ -160,9 +146,6 @@ show(dots(differences(5, others, "tau=5"), "points over tau=5"))
 # The paper compares with weights by "the occurrence rate of the corresponding class" and states no formula. We take the
 # usual one, $\phi_i^c = N^c / (m^c n_{y_i})$, with $m^c$ classes on the client and $n_y$ samples of class $y$: every
 # class weighs the same.
-
-# %%
-source(condensation.class_balanced_weights)
 
 # %%
 table("fedmk", 6, best)
