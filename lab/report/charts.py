@@ -258,21 +258,13 @@ def heat_map(frame: pd.DataFrame, title: str = "") -> Figure:
     wide = wide.reindex(rows)[columns]
     less = (shown["seeds"] < 3) | (shown["profile"] != "paper") | (shown["stand_in"] != "")
     most = float(wide.abs().max().max())
-    with canvas(2.6 + 0.75 * wide.shape[1], 1.4 + 0.36 * len(wide), title) as axes:
-        sns.heatmap(
-            *(wide,),
-            **{"cmap": "vlag_r", "center": 0, "vmin": -most, "vmax": most, "annot": True},
-            **{
-                "fmt": "+.1f",
-                "linewidths": 1,
-                "ax": axes,
-                "cbar_kws": {"label": "ours minus paper"},
-            },
-        )
+    with canvas(max(7.2, 3 + 0.7 * len(columns)), 2 + 0.4 * len(rows), title) as axes:
+        look: dict[str, Any] = {"cmap": "vlag_r", "vmin": -most, "vmax": most, "linewidths": 1}
+        look |= {"annot": True, "fmt": "+.1f", "cbar_kws": {"label": "ours minus paper"}}
+        sns.heatmap(wide, ax=axes, yticklabels=[textwrap.fill(name, 32) for name in rows], **look)
         for row, column in shown.loc[less, ["row", "column"]].itertuples(index=False):
             at = columns.index(column), rows.index(row)
-            look: dict[str, Any] = {"fill": False, "hatch": "////", "alpha": 0.35, "linewidth": 0}
-            axes.add_patch(Rectangle(at, 1, 1, **look))
+            axes.add_patch(Rectangle(at, 1, 1, fill=False, hatch="////", alpha=0.35, linewidth=0))
         axes.set(xlabel="", ylabel="")
         axes.grid(visible=False)
         if less.any():
