@@ -170,8 +170,9 @@ def get(name: str, root: str | Path | None = None) -> Path:
                 path.unlink()
         if isinstance(error, InputError) or not isinstance(error, Exception):
             raise
-        # network, disk, checksum: each library raises its own kinds
-        reason = one_line(error, 400)
+        # network, disk, checksum: each library raises its own kinds, medmnist a manual around the cause
+        cause = error.__context__ if isinstance(error, RuntimeError) else error
+        reason = one_line(cause if isinstance(cause, Exception) else error, 200)
         raise InputError(f"{title} could not be downloaded to {folder} ({reason})") from None
     if not source.has(folder, pixels):
         raise InputError(
