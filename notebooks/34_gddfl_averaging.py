@@ -173,7 +173,7 @@ def nearest(name, precision, recall):
 
 
 def fits(table, precision, auc):
-    """Whether a table gives what is printed, to half a unit of its last digit."""
+    """Whether a table gives the printed values, to half a unit."""
     low, high = table["auc"]
     near = abs(table["precision"] - precision) <= 5e-5
     return bool(near and low - 5e-5 <= auc <= high + 5e-5)
@@ -256,7 +256,8 @@ short = reading["2PR/(P+R)"] - reading["printed F1"]
 near = short.abs() < 0.011
 display(
     Markdown(
-        f"{int(weighted.sum())} of {len(reading)} rows can be weighted means. The "
+        f"{int(weighted.sum())} of {len(reading)} rows can be weighted means. "
+        "The "
         f"others: {'; '.join(unlike) or 'none'}."
     )
 )
