@@ -122,14 +122,14 @@ for paper, profile in (("fedmk", "paper"), ("fedvck", "converged")):
                     [judged.verdict, *(str(one.outcome) for one in other)]
                 )
 said = pd.DataFrame(rows, columns=["three runs, as here", "one run", "exact"])
-print(f"{len(said)} verdicts: some {0.05 * len(said):.0f} false ones each way")
-said.apply(pd.Series.value_counts).reindex(OUTCOMES).fillna(0).astype(int)
+counts = said.apply(pd.Series.value_counts).reindex(OUTCOMES).fillna(0)
+counts.loc["one in twenty of all"] = 0.05 * len(said)
+counts.round().astype(int)
 
 # %% [markdown]
 # No paper says whether its deviations divide by the number of runs or by one less. If by the number, those of three runs
 # are too small by $\sqrt{1.5}$.
-
-# %% [markdown]
+#
 # ## Records
 #
 # What was run so far: number of runs, and mean minutes and MB sent (up and down, all clients) of one run. A record that an
