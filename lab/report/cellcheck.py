@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
+import numpy as np
+from scipy.special import stdtrit
 
 from lab import Record
 from lab.record import reckoning
@@ -39,7 +42,27 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
             verdict = "no verdict: with less, or on other data, only the table's rows are compared"
         lines.append(f"{name:7}  {value}{seeds}" + (f"  {verdict}" if found.seeds else ""))
     before = {one.experiment.id: one for one in book}
-    return "\n".join(lines + [_seed(cell, before.get(one.experiment.id), one) for one in yours])
+    lines += [_seed(cell, before.get(one.experiment.id), one) for one in yours]
+    return "\n".join(lines + _usual(cell, book, yours))
+
+
+def _usual(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> list[str]:
+    """A line that says between which values one more seed of the cell would lie (95% prediction interval of
+    the book's seeds, at least three), and which of yours do not.
+    """
+    held = [value for one in book if (value := measured(one, cell)) is not None]
+    if len(held) < 3 or not yours:
+        return []
+    half = stdtrit(len(held) - 1, 0.975) * np.std(held, ddof=1) * math.sqrt(1 + 1 / len(held))
+    low, high = np.mean(held) - half, np.mean(held) + half
+    away = [
+        str(one.experiment.seed)
+        for one in yours
+        if (value := measured(one, cell)) is None or not low <= value <= high
+    ]
+    ends = " to ".join(formatted(float(end), None, cell.unit) for end in (low, high))
+    said = f"seed {', '.join(away)} of yours is not there" if away else "yours are there"
+    return [f"another seed of this cell is expected at {ends}: {said}"]
 
 
 def _known(value: object) -> str:

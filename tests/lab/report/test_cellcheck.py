@@ -1,7 +1,9 @@
 """`fedcon check`: a cell measured anew beside print and the book."""
 
 import attrs
+import numpy as np
 import pytest
+from scipy import stats
 
 from core.errors import InputError
 from lab import Record, TableSpec, queue, records
@@ -69,6 +71,20 @@ def test_all_three_values_stand_below_each_other(cell):
     assert lines[2] == "book     not measured"
     assert lines[3].startswith(f"yours    {100 * of_seed(cell, 0).metrics['accuracy']:.2f} over 1")
     assert lines[4] == "seed 0: the book has no record of it"
+
+
+def test_it_is_said_whether_a_seed_is_as_those_of_the_book(cell):
+    """By the 95% prediction interval of SciPy's t distribution."""
+    book = [records()[run.id] for run in cell.experiments[:3]]
+    held = [100 * one.metrics["accuracy"] for one in book]
+    scale = np.std(held, ddof=1) * np.sqrt(1 + 1 / 3)
+    low, high = stats.t.interval(0.95, 2, np.mean(held), scale)
+    *_, last = comparison(cell, book, book[:1]).splitlines()
+    assert last.endswith(f"expected at {low:.2f} to {high:.2f}: yours are there")
+    far = attrs.evolve(book[1], metrics=book[1].metrics | {"accuracy": low / 100 - 0.01})
+    *_, last = comparison(cell, book, [book[0], far]).splitlines()
+    assert last.endswith(f"seed {far.experiment.seed} of yours is not there")
+    assert "expected at" not in comparison(cell, book[:2], book[:1])
 
 
 def test_a_seed_that_the_table_does_not_have_is_refused(cell):
