@@ -181,22 +181,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def as_mapping(value: Any, where: str) -> dict[str, Any]:
-    """`value` as a mapping with names as keys; None is an empty one. Raises InputError
-    otherwise.
-    """
-    if value is not None and not _is_mapping(value):
-        raise InputError(f"{where} must map names to values, not {brief(value)}")
-    return value or {}
-
-
-def as_list(value: Any, where: str) -> list[Any]:
-    """`value` as a list that is not empty. Raises InputError otherwise."""
-    if not isinstance(value, list) or not value:
-        raise InputError(f"{where} must be a list with at least one entry, not {brief(value)}")
-    return value
-
-
 def check_keys(data: Mapping[str, Any], allowed: Collection[str], where: str) -> None:
     """Raise InputError, with the nearest right name, for a key of `data` that is not allowed."""
     for key in data:
