@@ -14,12 +14,12 @@ from lab.report.texts import plain
 #: of each paper: what its clients send, the page with its results, and its text and code elsewhere
 OVERVIEW = {
     "fedvck": (
-        "condensed images of what the model does not know yet, and mean logits",
+        "condensed images, mean logits",
         "17_fedvck_results",
         "[paper](https://arxiv.org/abs/2412.18557), [code](https://github.com/Youth-49/FedVCK_2024)",
     ),
     "fedmk": (
-        "condensed images, shared between clients from round to round",
+        "condensed images, which others go on with",
         "22_fedmk_results",
         "[paper](https://arxiv.org/abs/2209.14851)",
     ),
@@ -29,7 +29,7 @@ OVERVIEW = {
         "[paper](https://doi.org/10.1007/978-3-031-47401-9_2), [code](https://github.com/Yearsflow/GDD-FL)",
     ),
     "fediod": (
-        "answers of local models to generated images",
+        "answers to generated images",
         "46_fediod_results",
         "[paper](https://arxiv.org/abs/2312.14478), [code](https://github.com/lsl001006/FedIOD)",
     ),
@@ -48,8 +48,7 @@ EVIDENCE = {
     "FedMK, MNIST": ("fedmk/1/FedMK/mnist-0.5 paper", ""),
     "FedMK, CIFAR-10": ("fedmk/1/FedMK/cifar10-0.5 paper", ""),
     "FedMK, CIFAR-100": ("fedmk/1/FedMK/cifar100-0.5 paper", ""),
-    "GDD-FL, skin lesions, 1 image (AUC)†": ("gddfl/1/GDD-FL@1/iid/auc laptop", ""),
-    "GDD-FL, skin lesions, 10 images (AUC)†": ("gddfl/1/GDD-FL@10/iid/auc laptop", ""),
+    "GDD-FL, skin lesions (AUC)†": ("gddfl/1/GDD-FL@1/iid/auc laptop", ""),
     "FedIOD, CIFAR-10, alpha 0.1†": ("fediod/1/FedIOD/cifar10-0.1 laptop", ""),
 }
 
@@ -88,11 +87,11 @@ def overview() -> pd.DataFrame:
         )
         rows.append(
             {
-                "paper": f"{PAPERS[paper]} {{cite:p}}`{paper}`",
+                "results": f"[{PAPERS[paper]}](../notebooks/{page})",
                 "clients send": sends,
-                "its main claims, tested here": f"{holds} of {len(claims)} hold, {fails} fail, "
+                "its main claims": f"{holds} hold, {fails} fail, "
                 f"{len(claims) - holds - fails} undecided",
-                "read": f"[results](../notebooks/{page}), {elsewhere}",
+                "read": elsewhere,
             }
         )
     return pd.DataFrame(rows)
