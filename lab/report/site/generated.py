@@ -16,22 +16,22 @@ OVERVIEW = {
     "fedvck": (
         "condensed images, mean logits",
         "17_fedvck_results",
-        "[paper](https://arxiv.org/abs/2412.18557), [code](https://github.com/Youth-49/FedVCK_2024)",
+        "[paper](https://arxiv.org/abs/2412.18557) [code](https://github.com/Youth-49/FedVCK_2024)",
     ),
     "fedmk": (
-        "condensed images, which others go on with",
+        "condensed images, shared on",
         "22_fedmk_results",
         "[paper](https://arxiv.org/abs/2209.14851)",
     ),
     "gddfl": (
         "condensed images, once",
         "32_gddfl_results",
-        "[paper](https://doi.org/10.1007/978-3-031-47401-9_2), [code](https://github.com/Yearsflow/GDD-FL)",
+        "[paper](https://doi.org/10.1007/978-3-031-47401-9_2) [code](https://github.com/Yearsflow/GDD-FL)",
     ),
     "fediod": (
         "answers to generated images",
         "46_fediod_results",
-        "[paper](https://arxiv.org/abs/2312.14478), [code](https://github.com/lsl001006/FedIOD)",
+        "[paper](https://arxiv.org/abs/2312.14478) [code](https://github.com/lsl001006/FedIOD)",
     ),
 }
 #: what the first page draws: the best evidence for a number of each paper, as PAPER/TABLE/ROW/COLUMN at a
@@ -89,8 +89,7 @@ def overview() -> pd.DataFrame:
             {
                 "results": f"[{PAPERS[paper]}](../notebooks/{page})",
                 "clients send": sends,
-                "its main claims": f"{holds} hold, {fails} fail, "
-                f"{len(claims) - holds - fails} undecided",
+                "main claims: hold, fail, open": f"{holds}, {fails}, {len(claims) - holds - fails}",
                 "read": elsewhere,
             }
         )
