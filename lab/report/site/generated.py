@@ -19,7 +19,7 @@ OVERVIEW = {
         "[paper](https://arxiv.org/abs/2412.18557) [code](https://github.com/Youth-49/FedVCK_2024)",
     ),
     "fedmk": (
-        "condensed images, shared on",
+        "condensed images, passed on",
         "22_fedmk_results",
         "[paper](https://arxiv.org/abs/2209.14851)",
     ),
@@ -89,7 +89,7 @@ def overview() -> pd.DataFrame:
             {
                 "results": f"[{PAPERS[paper]}](../notebooks/{page})",
                 "clients send": sends,
-                "main claims: hold, fail, open": f"{holds}, {fails}, {len(claims) - holds - fails}",
+                "hold, fail, open": f"{holds}, {fails}, {len(claims) - holds - fails}",
                 "read": elsewhere,
             }
         )
