@@ -21,8 +21,8 @@ except ModuleNotFoundError as missing:
         "run `make install` once, then `. .venv/bin/activate` in every shell"
     )
 
-#: verbs that go on where they were interrupted
-GOES_ON = (["run"], ["check"], ["book"], ["book", "build"], ["book", "execute"], ["book", "slides"])
+#: what goes on where it was interrupted
+GOES_ON = ("run", "check", "book build", "book execute", "book slides")
 NO_MEMORY = (
     "memory ran out; a smaller network or smaller batches take less (such as --model-set width=32, "
     "--set batch_size=16; `fedcon algorithms NAME` lists what an algorithm has)"
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         return _misused(error)
     if status == 130:
-        goes_on = arguments[:1] in (["run"], ["check"]) or arguments[:2] in GOES_ON
+        goes_on = {arguments[0], " ".join([*arguments, "build"][:2])} & {*GOES_ON}
         where = "goes on where it stopped" if goes_on else "starts anew"
         print(f"interrupted; the same command {where}", file=sys.stderr)
     return status

@@ -129,9 +129,9 @@ table("fedvck", "budget", best)
 # of one run of this cell: 10,000 update steps of the images and 1,000 epochs of the server in each round.
 
 # %%
-rungs = [name for name in dict.fromkeys(wide["row"]) if name.startswith(adam)]
-rungs = [name for name in rungs if name.endswith(("Adam", *multiples))]
-rows = wide[wide["row"].isin(rungs)]
+levels = [name for name in dict.fromkeys(wide["row"]) if name.startswith(adam)]
+levels = [name for name in levels if name.endswith(("Adam", *multiples))]
+rows = wide[wide["row"].isin(levels)]
 named = dict(zip(rows["id"], rows["row"], strict=True))
 log = pd.read_csv(TABLES / "fedvck" / "authors_log.csv")
 log = log[log["dataset"] == "cifar10"].rename(columns={"accuracy": "value"})
@@ -331,8 +331,8 @@ source(condensing.starts)
 # programs: FedVCK goes on with its own images and keeps those of ten rounds, FedDM starts anew in every round.
 
 # %%
-rivals = gains("fedvck", "rivals", "accuracy", adam, size)
-both = pd.concat([rivals, gains("fedvck", "ladder", "accuracy", adam, size)])
+baselines = gains("fedvck", "rivals", "accuracy", adam, size)
+both = pd.concat([baselines, gains("fedvck", "ladder", "accuracy", adam, size)])
 both = both.drop_duplicates("row")
 both = both[both["row"].str.contains("real images|from n|without its parts")]
 both = both.rename(columns={"row": "name", "gain": "value"})

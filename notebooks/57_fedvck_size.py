@@ -370,7 +370,7 @@ table("fedvck", "medical", size)
 # %% [markdown]
 # ## Take away
 #
-# - A printed accuracy can be near and the printed lead far: the lead also depends on what the rivals are given.
+# - An accuracy can be near the paper's and the lead far from it: the lead also depends on how the baselines are run.
 # - FedVCK's accuracy hardly falls from 0.05 to 0.02, as the paper says of it. Whether FedAvg's falls more, as it also
 #   says, hangs on how far its seeds lie apart.
 # - A reading that was chosen by one column is tested by another.

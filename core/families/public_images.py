@@ -5,6 +5,7 @@ answers to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
 import attrs
 import torch
@@ -20,6 +21,8 @@ from core.rng import Rng
 #: from outputs of a network (N, C), in float32, and the answers it should come close to, to a
 #: scalar
 Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+#: public images by name, of tasks that are in use: each round, and each client of FedMD, asks for them
+_OF_TASK: WeakKeyDictionary[Task, dict[str, torch.Tensor]] = WeakKeyDictionary()
 
 
 @attrs.frozen(kw_only=True, slots=False)  # so that a class with slots can be a second base
@@ -37,10 +40,13 @@ class PublicData:
 
 
 def public_images(task: Task, settings: PublicData) -> torch.Tensor:
-    """The public images in the form of the task's, uint8 (N, C, S, S) on the CPU. Raises InputError
-    as `auxiliary`.
+    """The public images in the form of the task's, uint8 (N, C, S, S) on the CPU, read once for a task.
+    Raises InputError as `auxiliary`.
     """
-    return auxiliary(settings.auxiliary, task.dataset)
+    known = _OF_TASK.setdefault(task, {})
+    if settings.auxiliary not in known:
+        known[settings.auxiliary] = auxiliary(settings.auxiliary, task.dataset)
+    return known[settings.auxiliary]
 
 
 def drawn(task: Task, settings: PublicData, count: int | None, rng: Rng) -> torch.Tensor:

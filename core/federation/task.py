@@ -145,11 +145,11 @@ class Task:
         outputs = self.outputs(model, data.images.to(self.runtime.device)).cpu()
         measured = metrics.classification(outputs, data.labels)
         centre = torch.tensor([]) if data.centre is None else data.centre
-        for number, site in enumerate(self.dataset.sites):
+        for number, site in enumerate(plain(self.dataset.sites)):
             rows = centre == number
             if rows.any():
                 of_site = metrics.classification(outputs[rows], data.labels[rows])
-                measured |= {f"{metric}@{plain(site)}": value for metric, value in of_site.items()}
+                measured |= {f"{metric}@{site}": value for metric, value in of_site.items()}
         return measured
 
     def measure_own(self, tests: Sequence[OwnTest], data: Split) -> dict[str, float]:
@@ -183,16 +183,19 @@ class Task:
         if tests := [one for one in model if isinstance(one, OwnTest)]:
             return self.measure_own(tests, data)
         each = [self.measure(one, data) for one in model]
-        named = zip(self.parties, each, strict=True) if len(self.parties) == len(each) else ()
-        own = {f"{metric}:{plain(name)}": one[metric] for name, one in named for metric in one}
+        named = (
+            zip(plain(self.parties), each, strict=True) if len(self.parties) == len(each) else ()
+        )
+        own = {f"{metric}:{name}": one[metric] for name, one in named for metric in one}
         return metrics.mean_and_std(each) | own
 
 
-def plain(name: str) -> str:
-    """Return the name of an institution as it is in the names of metrics: other characters than letters
-    and digits of any language, `.` and `-` become `_`.
+def plain(names: Sequence[str]) -> list[str]:
+    """Return the names of institutions as they are in the names of metrics: other characters than letters
+    and digits of any language, `.` and `-` become `_`. Names that would be one get their number.
     """
-    return re.sub(r"[^\w.-]", "_", name)[:40]
+    short = [re.sub(r"[^\w.-]", "_", name)[:40] for name in names]
+    return [f"{name}-{k}" if short.count(name) > 1 else name for k, name in enumerate(short)]
 
 
 def turns(labels: torch.Tensor, clients: int) -> torch.Tensor:

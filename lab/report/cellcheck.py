@@ -61,8 +61,8 @@ def _usual(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> list[
         if (value := measured(one, cell)) is None or not low <= value <= high
     ]
     ends = " to ".join(formatted(float(end), None, cell.unit) for end in (low, high))
-    said = f"seed {', '.join(away)} of yours is not there" if away else "yours are there"
-    return [f"another seed of this cell is expected at {ends}: {said}"]
+    said = f"outside: your seed {', '.join(away)}" if away else "yours lie within"
+    return [f"another seed of this cell is expected from {ends} (95%); {said}"]
 
 
 def _known(value: object) -> str:
@@ -70,12 +70,18 @@ def _known(value: object) -> str:
     return "not recorded" if value in (None, "None") else str(value)
 
 
+def _metrics(record: Record, book: Record) -> list[dict[str, float | None]]:
+    """The metrics of each round that the book's record has: a later version may measure more."""
+    names = set().union(*(row["metrics"] for row in book.rounds))
+    return [{name: row["metrics"].get(name) for name in names} for row in record.rounds]
+
+
 def _seed(cell: Cell, book: Record | None, yours: Record) -> str:
     """How one run compares with the book's."""
     where = f"seed {yours.experiment.seed}:"
     if book is None:
         return f"{where} the book has no record of it"
-    if [row["metrics"] for row in book.rounds] == [row["metrics"] for row in yours.rounds]:
+    if _metrics(book, book) == _metrics(yours, book):
         return f"{where} all rounds equal the book's to the last bit"
     theirs, mine = (
         {"data": one.fingerprint[:12], "code": one.code}

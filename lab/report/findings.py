@@ -1,12 +1,10 @@
-"""What was found, paper by paper: sentences whose numbers come from records, and which are true
-only while the records bear them out by their intervals.
-"""
+"""Sentences on results: their numbers come from records, and their leads are checked by intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import pandas as pd
@@ -26,9 +24,6 @@ from lab.report.verdict import (
     values,
 )
 from lab.table import Cell
-
-if TYPE_CHECKING:
-    pass
 
 BOTTOM_LINES = TABLES.parent / "bottom_lines.yaml"
 #: between a cell and the one whose printed number its verdict is about
@@ -107,7 +102,7 @@ def stated(name: str, entry: Mapping[str, Any], known: Mapping[str, Record]) -> 
             raise InputError(
                 f"{name!r}: {key} is {lead}, and the sentence says who is ahead: write it anew"
             )
-    # what stands there only for its printed value may be measured otherwise
+    # what is named only for its reported value may be measured otherwise
     shown = {key: one for key, one in found.items() if f"{{{key}}}" in entry["text"]}
     for key, one in shown.items():
         if not isinstance(one, str) and one.seeds == 1:

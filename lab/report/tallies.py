@@ -58,7 +58,7 @@ def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]
 
 def _decided(spec: TableSpec, known: Mapping[str, Record]) -> dict[str, tuple[Cell, Judgement]]:
     """By address, the cells that are compared with print at one of the `DECIDING` profiles, where a table may
-    show another: there its rivals have more.
+    show another: there the baselines have more.
     """
     found: dict[str, tuple[Cell, Judgement]] = {}
     for profile in reversed(DECIDING):

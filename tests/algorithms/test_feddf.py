@@ -177,3 +177,11 @@ def test_public_images_are_drawn_from_all_of_them(task, monkeypatch):
     assert not some[0].equal(some[1])
     every = public.drawn(task, public.PublicData(), None, Rng(0))
     assert every.flatten().sort().values.equal(images.flatten())
+
+
+def test_public_images_are_read_once_for_a_task_and_anew_for_another(monkeypatch):
+    made = []
+    monkeypatch.setattr(public, "auxiliary", lambda *_: made.append(1) or torch.zeros(len(made)))
+    tasks, settings = [make_task(TINY) for _ in range(2)], feddf().settings
+    sizes = [len(public.public_images(task, settings)) for task in (*tasks, *tasks)]
+    assert sizes == [1, 2, 1, 2]

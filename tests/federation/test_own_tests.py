@@ -9,7 +9,7 @@ from core.baselines import fedavg
 from core.data import Split
 from core.errors import InputError
 from core.federation import OwnTest, Runtime, Schedule, pack
-from core.federation.task import turns
+from core.federation.task import plain, turns
 from core.federation.tensors import take
 from lab import Experiment, make_clients, make_task, rounds
 
@@ -180,3 +180,7 @@ def test_what_has_no_classes_is_tested_by_the_server(task):
     dense = type("Dense", (), {"kind": "segmentation", "dataset": task.dataset})()
     with pytest.raises(InputError, match="tested_by must be server: digits"):
         algorithms.create("fedavg", schedule=Schedule(tested_by="clients")).initialise(dense, None)
+
+
+def test_institutions_whose_names_would_be_one_keep_their_own_scores():
+    assert plain(["A b", "Zürich", "A_b"]) == ["A_b-0", "Zürich", "A_b-2"]

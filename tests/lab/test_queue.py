@@ -76,7 +76,7 @@ def test_the_queue_of_an_algorithm(tmp_path):
 
 
 def test_a_table_is_run_at_the_profiles_that_it_names(tmp_path):
-    """The ladder of budgets has its rungs at `converged`; a choice of settings, none."""
+    """The sweep of budgets has runs at `converged`; a choice of settings, none."""
     for profile, ladder, tuning in (("converged", True, False), ("laptop", False, True)):
         items = queue.pending(profile, tmp_path)
         tables = {cell.rsplit("/", 2)[0] for item in items for cell in item.cells}

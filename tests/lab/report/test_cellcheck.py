@@ -29,8 +29,11 @@ def shifted(record: Record, **changes) -> Record:
 
 def test_equal_runs_are_called_equal_and_others_are_not(cell):
     book = of_seed(cell, 0)
-    same = comparison(cell, [book], [book])
-    assert "seed 0: all rounds equal the book's to the last bit" in same
+    # and a metric that the book did not measure makes no difference
+    rows = [row | {"metrics": row["metrics"] | {"accuracy@site": 0.5}} for row in book.rounds]
+    for yours in (book, attrs.evolve(book, rounds=rows)):
+        same = comparison(cell, [book], [yours])
+        assert "seed 0: all rounds equal the book's to the last bit" in same
     other = comparison(cell, [book], [shifted(book, code="other")])
     low, high = (100 * book.metrics["accuracy"] - less for less in (1, 0))
     assert f"{high:.2f} there, {low:.2f} here; not the same bits (code {book.code} there" in other
@@ -80,11 +83,11 @@ def test_it_is_said_whether_a_seed_is_as_those_of_the_book(cell):
     scale = np.std(held, ddof=1) * np.sqrt(1 + 1 / 3)
     low, high = stats.t.interval(0.95, 2, np.mean(held), scale)
     *_, last = comparison(cell, book, book[:1]).splitlines()
-    assert last.endswith(f"expected at {low:.2f} to {high:.2f}: yours are there")
+    assert last.endswith(f"expected from {low:.2f} to {high:.2f} (95%); yours lie within")
     far = attrs.evolve(book[1], metrics=book[1].metrics | {"accuracy": low / 100 - 0.01})
     *_, last = comparison(cell, book, [book[0], far]).splitlines()
-    assert last.endswith(f"seed {far.experiment.seed} of yours is not there")
-    assert "expected at" not in comparison(cell, book[:2], book[:1])
+    assert last.endswith(f"outside: your seed {far.experiment.seed}")
+    assert "expected from" not in comparison(cell, book[:2], book[:1])
 
 
 def test_a_seed_that_the_table_does_not_have_is_refused(cell):

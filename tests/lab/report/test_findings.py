@@ -187,7 +187,6 @@ def test_typed_conclusions_are_listed_with_their_guards():
     [
         ("percent", "12.3 ± 0.5%"),
         ("auc", "12.346 ± 0.500"),
-        ("score", "12.346 ± 0.500"),
         ("dB", "12.3 ± 0.5 dB"),
         ("pixel", "12.3 ± 0.5 pixels"),
         ("MB", "12.3 ± 0.5 MB"),
