@@ -36,9 +36,7 @@ def is_whole(value: Any, low: int = 0, high: int = LARGEST) -> TypeGuard[int]:
 def check_number(
     name: str, value: Any, low: float, high: float = LARGEST_FLOAT, above: bool = False
 ) -> None:
-    """Raise InputError for what is no number in [low, high], or in (low, high] when `above` is set;
-    `name` is what the message calls it.
-    """
+    """Raise InputError for what is no number in [low, high], or in (low, high] with `above`."""
     within = is_number(value) and (low < value if above else low <= value)
     if not within or value > high:
         edge = "above" if above else "of at least"
@@ -48,9 +46,7 @@ def check_number(
 
 
 def check_whole(name: str, value: Any, low: int, high: int = LARGEST) -> None:
-    """Raise InputError for what is no whole number in [low, high]; `name` is what the message calls
-    it.
-    """
+    """Raise InputError, naming `name`, for what is no whole number in [low, high]."""
     if not is_whole(value, low, high):
         top = f" and at most {high}" if is_whole(value, low, value) else ""
         raise InputError(

@@ -44,9 +44,7 @@ _listening: ContextVar[_Listener | None] = ContextVar("listening", default=None)
 
 @contextmanager
 def listening(tell: Callable[[Sequence[Stage]], None]) -> Iterator[None]:
-    """Within it, and in this thread, `tell` is called before every step that is counted, with the
-    loops that run then, the outermost first.
-    """
+    """Call `tell` before every counted step in this thread, with the running loops, outermost first."""
     token = _listening.set(_Listener(tell))
     try:
         yield

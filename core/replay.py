@@ -96,9 +96,7 @@ class Steps:
             self.recorded.replay() if self.recorded else self.step(batch)
 
     def forget(self) -> None:
-        """Record anew, after one more step from Python: a rate or a weight has changed, which a
-        recording holds as a number.
-        """
+        """Record anew after one more step from Python: a rate or weight that it holds has changed."""
         self.recorded, self.warm = None, min(self.warm, WARM - 1)
 
 

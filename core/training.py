@@ -62,9 +62,7 @@ def adam(
 
 
 def can_be_replayed(optimiser: torch.optim.Optimizer) -> bool:
-    """True where a step computes all on the device: Adam counts its steps on the CPU, unless `capturable`;
-    a hook may change a rate.
-    """
+    """True where a step needs no CPU: plain Adam counts steps there, hooks set rates."""
     if optimiser._optimizer_step_pre_hooks or optimiser._optimizer_step_post_hooks:
         return False
     capturable = all(group.get("capturable", False) for group in optimiser.param_groups)

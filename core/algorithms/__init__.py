@@ -30,9 +30,7 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def find(name: str) -> type[Algorithm]:
-    """The algorithm of that name; raises InputError for an unknown one and for a file that does not
-    hold one.
-    """
+    """Return the algorithm of that name; InputError where there is none, or its file holds none."""
     if name not in names():
         raise unknown("algorithm", name, names())
     papers = {module.name for module in pkgutil.iter_modules(__path__)}
@@ -63,9 +61,7 @@ def find(name: str) -> type[Algorithm]:
 
 
 def settings_fields(name: str) -> set[str] | None:
-    """The names of an algorithm's hyper-parameters, or None when the algorithm is not here
-    (yet).
-    """
+    """Names of an algorithm's hyper-parameters; None for an unknown algorithm."""
     return set(attrs.fields_dict(find(name).Settings)) if name in names() else None
 
 

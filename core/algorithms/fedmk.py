@@ -124,9 +124,7 @@ class Settings(condensing.ServerSide, Extraction):
         return cls()
 
     def rate(self, round_: int) -> float:
-        """The server's learning rate at the start of a round, counted from 0; at most
-        `server_lr`.
-        """
+        """The server's learning rate at the start of a round, from 0; at most `server_lr`."""
         falling = max(self.server_lr * self.round_decay**round_, self.last_lr)
         return min(falling, self.server_lr)
 
@@ -144,9 +142,7 @@ class FedMK(condensing.Condensing):
     remote_calls = ("client_update", "compared_update")
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """W_G and G with random weights, no knowledge yet, and the seed that the choice of c' is
-        drawn from.
-        """
+        """W_G and G with random weights, no knowledge yet, and the seed from which c' is drawn."""
         model = task.new_model(rng.at("model"))
         generator = generative.feature_generator(
             task, model.classifier.in_features, rng.at("generator")
@@ -159,9 +155,7 @@ class FedMK(condensing.Condensing):
         return State(task, tensors, meta)
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model, and the last knowledge of another client: c' ~ randint, anew for every
-        client.
-        """
+        """The global model, and the last knowledge of another client c' ~ randint."""
         tensors = weights(state.tensors)
         others = [
             knowledge
@@ -254,9 +248,7 @@ class FedMK(condensing.Condensing):
         return dynamic_weights(loss, settings.tau)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """Train the generator, then the global model; keep the knowledge of this round for the
-        next.
-        """
+        """Train the generator, then the global model; keep this round's knowledge for the next."""
         images, labels = condensing.collect(uploads)
         model = state.task.model_from(state.tensors)
         generator = generative.feature_generator(state.task, model.classifier.in_features, Rng(0))
@@ -269,9 +261,7 @@ class FedMK(condensing.Condensing):
         return State(state.task, tensors, state.meta | {"round": state.meta["round"] + 1})
 
     def upload_fault(self, upload: Message) -> str | None:
-        """Say why the next client could not start from an upload: its labels must be sorted, with the agreed
-        number of images of each class.
-        """
+        """Fault of an upload that no client could start from: labels unsorted, other counts."""
         wanted = self.settings.images_per_class
         made, counts = torch.unique_consecutive(upload.tensors["labels"], return_counts=True)
         if bool((made.int().diff() <= 0).any()) or bool((counts != wanted).any()):
@@ -286,9 +276,7 @@ class FedMK(condensing.Condensing):
         tensors: Mapping[str, torch.Tensor],
         rng: Rng,
     ) -> dict[str, torch.Tensor]:
-        """G* = argmax E_y E_{z ~ G(y)} log p(y | z, W_G^C) (Eq. 10), in place, with p(y) of the
-        uploads; its part of the state.
-        """
+        """Tensors of G* = argmax E_y E_{z ~ G(y)} log p(y | z, W_G^C) (Eq. 10), p(y) of the uploads."""
         if not self.settings.pseudo:
             return pack(generator, "generator/")
         training = part(self.settings, server.GeneratorTraining, "generator_")
@@ -338,9 +326,7 @@ class FedMK(condensing.Condensing):
         train(*given, steady=not beta)  # the order of pseudo knowledge goes on in Python
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """One round; with `compare_size` also one of the federation that the result is compared
-        with, whose clients and first networks are the same.
-        """
+        """One round; with `compare_size` also one of the federation that it is compared with."""
         after = super().round(state, clients, ledger, rng)
         if self.settings.compare_size is None:
             return after
@@ -361,9 +347,7 @@ class FedMK(condensing.Condensing):
         return _Compared(settings, self.schedule, self)
 
     def measures(self, state: State) -> dict[str, float]:
-        """`emd`: the earth mover's distance between this knowledge and that of `compare_size`
-        (Table 7).
-        """
+        """`emd`: the earth mover's distance to the knowledge of `compare_size` images (Table 7)."""
         if self.settings.compare_size is None:
             return {}
         first, second = (

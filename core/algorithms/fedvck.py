@@ -207,16 +207,12 @@ class FedVCK(Condensing):
         )
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model M_t; and the round, for clients that draw a model of their own in round
-        0.
-        """
+        """The global model M_t; the round too, where clients draw their own model in round 0."""
         own = self.settings.first_model == "own"
         return Message(weights(state.tensors), {"round": state.meta["round"]} if own else {})
 
     def upload_format(self, state: State) -> Format:
-        """Condensed images with their labels, logit prototypes and the numbers of samples behind
-        them; with `tell_loss` the loss on the way.
-        """
+        """Condensed images, labels, logit prototypes, their samples; the loss with `tell_loss`."""
         classes = state.task.dataset.num_classes
         progress_form = {
             "progress/loss": Field((len(milestones(self.settings.iterations)),), torch.float32)
@@ -229,9 +225,7 @@ class FedVCK(Condensing):
     def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """Return what clients upload, condensed as one batch; where every client has a model of its own,
-        one after the other.
-        """
+        """Condense all clients as one batch; where each has its own model, one after the other."""
         message = messages[clients[0].id]
         if self.settings.first_model == "server" or message.whole("round") > 0:
             return self.condense(clients, clients[0].task.model_from(message.tensors), rngs)
@@ -270,9 +264,7 @@ class FedVCK(Condensing):
     def matching_objective(
         self, task: Task, model: Classifier, real: RealData, rngs: Sequence[Rng]
     ) -> MatchingObjective:
-        """Features of the received model under latent distribution constraints (Eq. 4, 9). A subclass
-        may give another encoder, normalisation or loss.
-        """
+        """Features of the received model under latent constraints (Eq. 4, 9); a hook of subclasses."""
         settings, normalisation = self.settings, Normalisation()
         if settings.wo_latent:
             normalisation = Separate()
@@ -307,9 +299,7 @@ class FedVCK(Condensing):
         images: torch.Tensor,
         group: torch.Tensor,
     ) -> dict[int, Message]:
-        """Every client's condensed images with their labels, and its logit prototypes (Eq. 11) with
-        |T_{c,k}|.
-        """
+        """Every client's condensed images and labels, its logit prototypes (Eq. 11) and |T_{c,k}|."""
         answers = condensing.uploads(clients, real, images, group, self.settings.wire)
         owner, label = real.owner[real.group], real.label[real.group]
         for position, client in enumerate(clients):
@@ -340,9 +330,7 @@ class FedVCK(Condensing):
         return condensation.selection_probabilities(w, real.group, real.groups, settings.selection)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """Learn from the uploads; in round 0 there is no earlier knowledge and so no contrastive
-        term (Eq. 14).
-        """
+        """Learn from the uploads; round 0 has no earlier knowledge, so no contrastive term (Eq. 14)."""
         settings, task, t = self.settings, state.task, state.meta["round"]
         before = Knowledge.of(state)
         contrast = None
@@ -375,9 +363,7 @@ class FedVCK(Condensing):
         return State(task, tensors, {"round": t + 1, "contrast": state.meta["contrast"] * fade})
 
     def measures(self, state: State) -> dict[str, float]:
-        """`loss_at_<iterations>`: how the clients' mean loss fell in the last round, where they tell
-        it.
-        """
+        """`loss_at_<iterations>`: the clients' mean loss in the last round, with `tell_loss`."""
         steps = milestones(self.settings.iterations)
         losses = state.tensors.get("progress/loss", torch.zeros(0)).tolist()
         return {f"loss_at_{step}": loss for step, loss in zip(steps, losses, strict=False)}

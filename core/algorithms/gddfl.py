@@ -106,9 +106,7 @@ class TwoNetworks(Classifier):
 
 
 class GDDFL(dm.DM):
-    """Condensed images match the real ones as they are (L_{S,T}) and with statistics shifted at
-    random (L_U).
-    """
+    """Condensed images match real ones as they are (L_{S,T}) and under shifted statistics (L_U)."""
 
     Settings = Settings
 

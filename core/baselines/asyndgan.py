@@ -56,9 +56,7 @@ GAN_LOSSES = ("vanilla", "least_squares")
 
 @attrs.frozen(kw_only=True)
 class Settings(LocalTraining):
-    """Those of local training are of the segmentation network, on the server; the defaults of the
-    others are those of the authors' code.
-    """
+    """Local training is the segmentation network's, on the server; the rest has the code's defaults."""
 
     generator_width: int = attrs.field(default=64, validator=whole(1))
     discriminator_width: int = attrs.field(default=64, validator=whole(1))
@@ -89,9 +87,7 @@ def _root(seed: int) -> Rng:
 
 
 def adversarial(logits: torch.Tensor, real: bool, loss: str) -> torch.Tensor:
-    """Mean loss over patches (N, 1, h, w) that a discriminator should take for real, or for generated.
-    Raises InputError for an unknown loss.
-    """
+    """Mean loss over patches (N, 1, h, w) that should be taken for real, or for generated."""
     if loss not in GAN_LOSSES:
         raise unknown("adversarial loss", loss, GAN_LOSSES)
     wanted = torch.full_like(logits, float(real))

@@ -48,9 +48,7 @@ class Centralized(Algorithm):
     remote_calls = ()
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model; no data yet. Raises InputError for rounds of some clients only: the union is
-        that of all.
-        """
+        """A fresh model; no data yet. Raises InputError with `active`: the union is of all."""
         if self.schedule.active is not None:
             raise InputError(
                 "centralized training has the data of all clients in every round: leave out active, "

@@ -58,9 +58,7 @@ class Settings(CondensingSettings):
 
 
 class DC(OneShotCondensing):
-    """Condensed images give the gradients that the real ones give, at random networks and along
-    their training.
-    """
+    """Condensed images give the gradients of real ones, at random networks and along their training."""
 
     Settings = Settings
 

@@ -146,9 +146,7 @@ class Settings(fedavg.Settings):
 
 
 class DESA(fedavg.FedAvg):
-    """FedAvg with synthetic anchors: clients train on them, align with them and learn from each
-    other by them.
-    """
+    """FedAvg with synthetic anchors, by which clients train, align and learn from each other."""
 
     Settings = Settings
     network_parts = ("embed", "classifier")
@@ -211,9 +209,7 @@ class DESA(fedavg.FedAvg):
         return self.answer(client, model)
 
     def objective(self, client: Client, received: Message, rng: Rng) -> Objective:
-        """L_CE + lambda_REG L_REG + lambda_KD L_KD of a batch and as many anchors, drawn anew for
-        every batch.
-        """
+        """L_CE + lambda_REG L_REG + lambda_KD L_KD of a batch and as many newly drawn anchors."""
         settings, task, plain = self.settings, client.task, super().objective(client, received, rng)
         teacher = received.tensors.get("logits/others") if settings.kd else None
         if not settings.reg and teacher is None:
@@ -247,9 +243,7 @@ class DESA(fedavg.FedAvg):
         return objective
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """The average of the models, and what each model says of the anchors; who sent one has
-        them.
-        """
+        """Average the models, and note each one's logits on the anchors; who sent one has these."""
         sent = dict.fromkeys(map(str, uploads), len(state.meta["owners"]))
         meta = state.meta | {"sent": state.meta["sent"] | sent}
         tensors = without_outputs(super().server_update(state, uploads, rng).tensors)
@@ -369,9 +363,7 @@ def without_outputs(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tens
 
 
 def anchors(state: State) -> dict[str, torch.Tensor]:
-    """D_syn: the averages over the owners of each class, (M, C, H, W) uint8, and their labels (M,)
-    uint8.
-    """
+    """D_syn: the owners' mean image of each class, (M, C, H, W) uint8, and the labels (M,) uint8."""
     total, owners = state.tensors["anchors/sum"], state.tensors["anchors/owners"]
     present = owners.nonzero().squeeze(1)
     images = (

@@ -168,17 +168,13 @@ class Generator(nn.Module):
 
 @attrs.frozen(eq=False)
 class Ensemble:
-    """sum_i tau_{i,y} f_i(s): the clients' models, each weighted by its share of the class; `shares`
-    is (K, C).
-    """
+    """sum_i tau_{i,y} f_i(s): the clients' models, weighted by their shares (K, C) of a class."""
 
     models: Stacked
     shares: torch.Tensor
 
     def __call__(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Logits (N, C) in float32 of network inputs (N, C, S, S) that were made for `labels`
-        (N,).
-        """
+        """Logits (N, C) float32 of network inputs (N, C, S, S) that were made for `labels` (N,)."""
         return (self.shares[:, labels, None] * self.models(inputs).float()).sum(0)
 
 
@@ -203,9 +199,7 @@ class DFRD(fedavg.FedAvg):
         return State(task, tensors | pack(generator, "generator/") | average)
 
     def upload_format(self, state: State) -> Format:
-        """A model, the number of samples behind it, and n_{i,y}: how often it trained on each
-        label.
-        """
+        """A model, its number of samples, and n_{i,y}: how often it trained on each label."""
         tensors, meta = super().upload_format(state)
         return tensors | {"labels/counts": state.task.counts(self.settings.views)}, meta
 
@@ -244,9 +238,7 @@ class DFRD(fedavg.FedAvg):
         distribution: torch.Tensor,
         rng: Rng,
     ) -> dict[str, torch.Tensor]:
-        """The changed part of the state after I rounds of the game; nothing in them waits for a
-        GPU.
-        """
+        """The changed part of the state after I rounds of the game; nothing in it waits for a GPU."""
         settings = self.settings
         student = self.network(task, tensors).eval()
         generator = unpack(self._generator(task, Rng(0)), tensors, "generator/")
@@ -349,9 +341,7 @@ class DFRD(fedavg.FedAvg):
         generator: Generator,
         sample: tuple[torch.Tensor, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Network inputs that a generator makes of noise and labels, and what the ensemble says of
-        them.
-        """
+        """Network inputs that a generator makes, and the ensemble's logits on them."""
         noise, labels = sample
         with task.runtime.autocast():
             inputs = self.inputs(task, generator(generator.merge(noise, labels)))
@@ -390,7 +380,5 @@ class DFRD(fedavg.FedAvg):
 
 
 def per_step(made: Iterator[Drawn], draws: str) -> Iterator[Drawn]:
-    """Iterate over what each step takes: the first again and again ("once"), or the next
-    ("each_step").
-    """
+    """Iterate over what each step takes: the first for all ("once"), or the next ("each_step")."""
     return repeat(next(made)) if draws == "once" else made

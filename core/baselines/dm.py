@@ -56,9 +56,7 @@ class Settings(CondensingSettings):
 
 
 class DM(OneShotCondensing):
-    """Condensed images have the mean feature of the real ones, at a new random network in every
-    iteration.
-    """
+    """Condensed images have the mean feature of real ones, at a new random network per iteration."""
 
     Settings = Settings
 

@@ -68,9 +68,7 @@ def with_attention(network: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tens
 
 
 def attention_loss(own: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
-    """Squared distance of a map (N, h, w) below the clients' intersection or above their union: the
-    mean over places. `maps` are (K, N, h, w).
-    """
+    """Squared distance of maps (N, h, w) from between the least and largest of (K, N, h, w), a mean."""
     # A_cap = min_k A_k, A_cup = max_k A_k
     below, above = maps.amin(0) - own, own - maps.amax(0)
     return (below.relu().square() + above.relu().square()).mean()
@@ -84,9 +82,7 @@ class FedAD(Algorithm):
     remote_calls = ("teach",)
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh student. Raises InputError where there are no public images, and where these would
-        test it too.
-        """
+        """A fresh student. Raises InputError without public images, or where they also test."""
         if self.schedule.evaluate_on == "val":
             raise InputError(
                 "FedAD distils on the validation images: they cannot test it, only 'test'"

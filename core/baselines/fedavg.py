@@ -81,9 +81,7 @@ class FedAvg(OwnModels):
             raise InputError("order must be random: this algorithm has a local training of its own")
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model. Raises InputError where clients are to test, or to order by class, what has no
-        classes.
-        """
+        """A fresh model. Raises InputError where clients test or order by class what has no classes."""
         if task.kind != "classification":
             if self.clients_test:
                 raise InputError(
@@ -132,9 +130,7 @@ class FedAvg(OwnModels):
         return Message(trained, {"samples": len(client)})
 
     def batches(self, client: Client, rng: Rng) -> Iterator[torch.Tensor]:
-        """The batches of a client's round, as index tensors. Where they come in an order that stays, the
-        client remembers where the round ended.
-        """
+        """Index tensors of a client's batches; it remembers where the round ended in a fixed order."""
         settings = self.settings
         if settings.order == "random":
             return settings.drawn(client.labels, rng)
@@ -177,9 +173,7 @@ class FedAvg(OwnModels):
         return [jobs[k : k + size] for k in range(0, len(jobs), size)]
 
     def _stacked_update(self, group: list[Job]) -> dict[int, Message] | None:
-        """The models of clients that train as one program; None where an objective asks for more than
-        the outputs of its network.
-        """
+        """Models of clients that train as one program; None where a loss needs more than outputs."""
         objectives = [
             self.objective(client, message, rng.at("objective")) for client, message, rng in group
         ]
@@ -203,9 +197,7 @@ class FedAvg(OwnModels):
         }
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round; all else in the state
-        stays.
-        """
+        """w_{t+1} = sum_k n_k/n w^k_{t+1}, over the clients of the round; the rest stays."""
         samples = [upload.whole("samples") for upload in uploads.values()]
         average = self.combined(
             [weights(upload.tensors) for upload in uploads.values()], samples, state
@@ -219,9 +211,7 @@ class FedAvg(OwnModels):
         return combined(uploads, samples, state.tensors, self.settings)
 
     def model(self, state: State) -> nn.Module | list[nn.Module]:
-        """The global model; where clients test, for each that has taken part with its own running
-        statistics.
-        """
+        """The global model; where clients test, one for each with its own running statistics."""
         if not self.clients_test:
             return self.network(state.task, state.tensors)
         return self.client_models(

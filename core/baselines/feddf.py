@@ -32,9 +32,7 @@ from core.rng import Rng
 
 @attrs.frozen(kw_only=True)
 class Settings(public.PublicData, fedavg.Settings):
-    """Local training without momentum, weight decay or decay of the rate; then distillation on the
-    server.
-    """
+    """Local SGD without momentum, weight decay or falling rate; then distillation on the server."""
 
     lr: float = attrs.field(default=0.1, validator=number(0, above=True))
     local_epochs: int = attrs.field(default=40, validator=whole(1))
@@ -59,9 +57,7 @@ class Settings(public.PublicData, fedavg.Settings):
 
     @classmethod
     def released(cls) -> Self:
-        """The authors' code bounds the gradient, and its loader of CIFAR crops and flips; its
-        commands take batches of 64.
-        """
+        """The authors' code: bounded gradients, cropped and flipped CIFAR images, batches of 64."""
         return cls(clip_norm=5.0, distill_batch=64, local_augmentation="crop_flip")
 
 
@@ -98,9 +94,7 @@ class FedDF(fedavg.FedAvg):
         return State(task, pack(student))
 
     def _divergence(self, outputs: torch.Tensor, ensemble: torch.Tensor) -> torch.Tensor:
-        """KL(sigma(1/|S_t| sum_k f(x_t^k, d)), sigma(f(x_{t,j-1}, d))), sigma the softmax at a
-        temperature.
-        """
+        """KL(sigma(1/|S_t| sum_k f(x_t^k, d)), sigma(f(x_{t,j-1}, d))), sigma the softmax."""
         return kl_divergence(outputs, ensemble, self.settings.temperature)
 
     def _distil(

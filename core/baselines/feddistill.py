@@ -85,24 +85,18 @@ class FedDistill(fedavg.FedAvg):
     task_kinds = CLASSIFICATION
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model; with `sharing: logits` the seed from which every client makes the same
-        one.
-        """
+        """A fresh model; with `sharing: logits` the seed from which every client makes the same."""
         if self.settings.sharing == "models":
             return super().initialise(task, rng)
         return State(task, {}, {"seed": rng.at("model").key})
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model or the seed, and from the second round on the mean logits and which
-        classes have some.
-        """
+        """The global model or the seed; from round 2 on, mean logits and their classes."""
         logits = put("logits/", take("logits/", state.tensors))
         return Message(weights(state.tensors) | logits, dict(state.meta))
 
     def upload_format(self, state: State) -> Format:
-        """The model, if it is shared, a client's mean logits, and the number of samples behind each
-        mean.
-        """
+        """The model, if shared; mean logits, and the number of samples behind each."""
         tensors, meta = super().upload_format(state)
         classes = state.task.dataset.num_classes
         return tensors | {
@@ -120,9 +114,7 @@ class FedDistill(fedavg.FedAvg):
         return self.settings.sharing == "logits" or self.clients_test
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
-        """The loss of the data and the divergence from the mean logits, if there are some; adds up
-        the client's own.
-        """
+        """The loss of the data and the divergence from the mean logits; sums up the client's own."""
         task, classes, device = client.task, client.task.dataset.num_classes, client.labels.device
         if self.settings.tracking == "round" or "tracked/sums" not in client.memory:
             client.memory |= {

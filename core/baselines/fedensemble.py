@@ -63,9 +63,7 @@ class FedEnsemble(fedavg.FedAvg):
         return attrs.evolve(state, tensors=kept | put_each("members/", members))
 
     def model(self, state: State) -> nn.Module | list[nn.Module]:
-        """The ensemble, the same for all clients where these test; before the first round the one
-        model there is.
-        """
+        """The ensemble, the same for all clients where these test; the one model before round 1."""
         members = take_each("members/", state.tensors)
         if not members:
             return super().model(state)

@@ -110,9 +110,7 @@ class FedGAN(fedavg.FedAvg):
         return network_form(state.tensors), meta
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """Train the classifier on own and synthetic images, and both adversarial networks on own
-        images.
-        """
+        """Train the classifier on own and synthetic images, and the GAN on own images."""
         task = client.task
         generator = self.generator(task, message.tensors)
         discriminator = self._discriminator(task, Rng(0))
@@ -208,9 +206,7 @@ def adversarial_losses(real: torch.Tensor, fake: torch.Tensor) -> tuple[torch.Te
 
 
 def labelled(images: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
-    """Images (N, C, S, S) with a plane per class appended, (N, C + classes, S, S): ones for the
-    image's own class.
-    """
+    """Images (N, C, S, S) with a plane for each class, (N, C + classes, S, S): ones for their own."""
     planes = (
         F.one_hot(labels, classes)
         .to(images.dtype)[:, :, None, None]
@@ -223,9 +219,7 @@ def labelled(images: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.
 def draw(
     task: Task, generator: ImageGenerator, amount: int, rng: Rng
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Synthetic images (amount, C, S, S) uint8 and their labels (amount,), of all classes with
-    equal odds.
-    """
+    """Synthetic images (amount, C, S, S) uint8, labels (amount,) with equal odds for all classes."""
     device = task.runtime.device
     draws = rng.generator(device)
     labels = torch.randint(task.dataset.num_classes, (amount,), generator=draws, device=device)

@@ -154,9 +154,7 @@ class FedGen(fedavg.FedAvg):
         return unpack(self._fresh_generator(task, size, Rng(0)), tensors, "generator/")
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """The global model; from the second round on also the generator and p(y), "Model, G" in
-        FedVCK's Table 10.
-        """
+        """The global model; from round 2 also generator and p(y), FedVCK's Table 10."""
         tensors = weights(state.tensors)
         if state.meta["round"]:
             for kind in ("generator/", "labels/"):
@@ -175,9 +173,7 @@ class FedGen(fedavg.FedAvg):
         return drawn if self.settings.counted == "images" else counting(client, drawn)
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
-        """The loss of the data, and the two terms on generated features (Eq. 5 and the code), if
-        there is a generator.
-        """
+        """The loss of the data, and with a generator its two terms (Eq. 5 and the code)."""
         if "labels/distribution" not in received.tensors:
             return super().loss(client, received, rng)
         task, settings = client.task, self.settings

@@ -189,9 +189,7 @@ class FedKD(Algorithm):
         return queries, noise / math.sqrt(queries) if settings.private else 0.0
 
     def _asked(self, task: Task, meta: Mapping[str, Any]) -> torch.Tensor:
-        """The public images that are answered, uint8 (n, C, S, S): the same for server and
-        clients.
-        """
+        """The public images to be answered, uint8 (n, C, S, S), the same for server and clients."""
         shared = Rng(meta["seed"]).at("asked")
         return public.drawn(task, self.settings, meta["queries"], shared)
 
@@ -258,9 +256,7 @@ class FedKD(Algorithm):
         return model, optimiser
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """Train to completion, answer the public images, forget the teacher. Raises InputError where
-        a private client is asked for more than its budget has.
-        """
+        """Train, answer the public images, forget the teacher. InputError beyond a private budget."""
         if self.settings.private:
             self._keep_to_budget(client, message)
         teacher, _ = self._teacher(client, rng)
@@ -300,9 +296,7 @@ class FedKD(Algorithm):
         client.memory[SPENT] = torch.tensor(message.whole("queries"))
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """Build the ensemble once, then distil. Raises UploadError where a client is missing whose
-        share of the noise the sum needs.
-        """
+        """Build the ensemble once, then distil. UploadError where a share of noise is missing."""
         if self.settings.private and len(uploads) < state.meta["sharers"]:
             raise UploadError(
                 f"{len(uploads)} of {state.meta['sharers']} clients answered: with `protects: sum` "
@@ -339,9 +333,7 @@ class FedKD(Algorithm):
         return upload["answers/levels"].float() * (upload["answers/scale"] / self.settings.levels)
 
     def _distil(self, state: State, rng: Rng) -> State:
-        """The student learns the ensemble's logits by their absolute error, or the winning classes
-        by cross-entropy.
-        """
+        """Learn the ensemble's logits by absolute error, or the winning classes by cross-entropy."""
         settings, task, ensemble = self.settings, state.task, state.tensors["ensemble"]
         generator = rng.at("fresh noise").generator(ensemble.device)
 
@@ -376,9 +368,7 @@ class FedKD(Algorithm):
         return state.task.model_from(state.tensors)
 
     def measures(self, state: State) -> dict[str, float]:
-        """Public images that were answered, and the epsilon that was spent on a private client's
-        answers.
-        """
+        """Number of public images that were answered, and the epsilon that a private client spent."""
         spent = {"answered_images": float(state.meta["queries"])}
         if self.settings.private:
             spent["spent_epsilon"] = spent_epsilon(state.meta["noise"], 1.0, 1, self.settings.delta)
@@ -395,8 +385,6 @@ def quantised(logits: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Te
 
 
 def laplace(like: torch.Tensor, scale: float, generator: torch.Generator) -> torch.Tensor:
-    """Laplace noise with that scale in the shape of a tensor: the difference of two exponential
-    numbers.
-    """
+    """Laplace noise in the shape of a tensor: the difference of two exponential numbers."""
     first, second = (torch.empty_like(like).exponential_(generator=generator) for _ in range(2))
     return scale * (first - second)

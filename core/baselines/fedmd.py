@@ -88,16 +88,12 @@ class FedMD(OwnModels):
     Settings = Settings
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """The student's first weights, and the seed that public images are drawn with on both
-        sides.
-        """
+        """The student's first weights, and the seed of the public images on both sides."""
         student = pack(task.new_model(rng.at("model"))) if not self.tests_own_models else {}
         return State(task, student, {"round": 0, "seed": rng.at("alignment").key})
 
     def _aligned(self, task: Task, seed: int, t: int) -> torch.Tensor:
-        """d_j, the public images of a round, uint8 (n, C, S, S): the same for server and
-        clients.
-        """
+        """d_j, the public images of a round, uint8 (n, C, S, S), the same for server and clients."""
         shared = Rng(seed).at("round", t)
         return public.drawn(task, self.settings, self.settings.alignment, shared)
 
@@ -157,9 +153,7 @@ class FedMD(OwnModels):
         epochs: int,
         rng: Rng,
     ) -> None:
-        """Bring a model's logits closer to the consensus, by the mean absolute error as in the
-        authors' code.
-        """
+        """Bring logits closer to the consensus, by the mean absolute error as in the authors' code."""
         batch = self.settings.align_batch
         public.mimic(
             task,

@@ -193,9 +193,7 @@ def averages_format(state: State) -> dict[str, Field]:
 
 
 def remembered_averages(memory: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """All averages that a client remembers, in the order in which they came: images (M, C, H, W)
-    uint8 and shares of classes (M, classes).
-    """
+    """All remembered averages, as they came: images (M, C, H, W) uint8, shares (M, classes)."""
     pieces = take_each("averages/", memory).values()
     images, labels = (torch.cat([piece[name] for piece in pieces]) for name in PARTS)
     return images, labels

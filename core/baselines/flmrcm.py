@@ -121,9 +121,7 @@ class FLMRCM(fedavg.FedAvg):
         return Message({**message.tensors, "latents": state.tensors["latents"]})
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """Hear the target, then a round of FedAvg. Raises InputError where all clients take part and
-        none of them is the target.
-        """
+        """Encode at the target, then a round of FedAvg. InputError where the target never takes part."""
         target = [client for client in clients if client.id == self.settings.target]
         if target:
             id_ = self.settings.target
@@ -211,9 +209,7 @@ class FLMRCM(fedavg.FedAvg):
         optimiser: torch.optim.Optimizer,
         latents: torch.Tensor,
     ) -> Objective:
-        """What a client minimises beside a target that made `latents`; each call is a step of the
-        identifier.
-        """
+        """A client's loss beside the target's `latents`; a call is a step of the identifier."""
 
         def objective(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             with task.runtime.autocast():

@@ -25,9 +25,7 @@ from core.rng import Rng
 
 @attrs.frozen(kw_only=True)
 class Settings(OneShotSettings):
-    """Hyper-parameters of the selection and of the server's training; `images_per_class` counts
-    over all clients.
-    """
+    """Hyper-parameters; `images_per_class` counts over all clients."""
 
     #: of a client's images of a class: "random" ones, or the "first" ones. The code of GDD-FL takes the
     #: first of all its training folder, the same in every run; here how many come from whom is drawn

@@ -42,9 +42,7 @@ SCALE, ROTATE = 1.2, math.radians(15)
 
 @attrs.frozen(eq=False)
 class Augmentation:
-    """K draws of a strategy, for images of size x size. A transform that a draw did not pick has
-    identity values.
-    """
+    """K draws of a strategy for square images; transforms that were not picked have identity values."""
 
     strategy: str
     size: int
@@ -158,9 +156,7 @@ def augment(
 
 
 def siamese_augment(images: torch.Tensor, strategy: str, rng: Rng) -> torch.Tensor:
-    """All images (N, C, H, W), H = W, under one draw, which depends on `rng` alone: two batches are
-    treated alike.
-    """
+    """All images (N, C, H, W), H = W, under one draw of `rng`: two batches are treated alike."""
     if not parts_of(strategy):
         return images
     augmentation = draw_augmentation(strategy, 1, images.shape[-1], rng.generator(), images.device)
@@ -233,9 +229,7 @@ def _whole(uniform: torch.Tensor, values: int) -> torch.Tensor:
 
 
 def _coloured(images: torch.Tensor, colour: torch.Tensor) -> torch.Tensor:
-    """Brightness, saturation and contrast one after the other, put together as one sum of three
-    terms.
-    """
+    """Brightness, then saturation, then contrast, as one sum of three terms."""
     brightness, saturation, contrast = colour.view(-1, 3, 1, 1, 1).unbind(1)
     pixel = images.mean(1, keepdim=True)
     rest = contrast * (1 - saturation) * pixel + (

@@ -66,9 +66,7 @@ class KnowledgeNetwork(nn.Module):
     def logits(
         self, weights: Weights, images: torch.Tensor, lead: int | None = None
     ) -> torch.Tensor:
-        """Logits (N, C) of images (N, ...); the first `lead` of them, or all, give the statistics of
-        normalisation.
-        """
+        """Logits (N, C) of images (N, ...), normalised by statistics of the first `lead`."""
         for norm in self.norms:
             norm.lead = lead
         return functional_call(self.model, weights, (images,))
@@ -92,9 +90,7 @@ class _LeadingNorm(nn.Module):
 
 
 def dynamic_weights(loss: torch.Tensor, tau: float) -> torch.Tensor:
-    """phi = 1 / (1 + exp(-tau * l)) of each sample's loss, (N,); in [1/2, 1), as a loss is not
-    negative (Eq. 7).
-    """
+    """phi = 1 / (1 + exp(-tau * l)) of each loss, (N,); in [1/2, 1), as no loss is negative (Eq. 7)."""
     return torch.sigmoid(tau * loss)
 
 
@@ -123,9 +119,7 @@ class BilevelStep:
 def inner_batches(
     knowledge: torch.Tensor, data: Mapping[str, Any], steps: int
 ) -> list[tuple[torch.Tensor, dict[str, Any]]]:
-    """Knowledge (M, ...) in so many equal parts, M being a multiple of `steps`, each with its labels
-    and the other data.
-    """
+    """Knowledge (M, ...) in `steps` equal parts, each with its labels and the other data."""
     size = len(knowledge) // steps
     labels = data["knowledge_labels"].split(size) if "knowledge_labels" in data else None
     return [
@@ -319,9 +313,7 @@ def extract(
 def draw_batches(
     problems: Sequence[ExtractionProblem], settings: Extraction
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of real images (K, iterations, B) and of knowledge (K, iterations, steps * m), counted
-    over all clients.
-    """
+    """Rows of real images (K, iterations, B) and of knowledge (K, iterations, steps * m)."""
 
     def draw(purpose: str, size: int, tensor: str) -> torch.Tensor:
         first, rows = 0, []

@@ -89,9 +89,7 @@ class Condensation:
 
 
 def condensed_counts(sizes: torch.Tensor, settings: Condensation) -> torch.Tensor:
-    """Condensed images of groups with so many real images, both (G,): the share of these, rounded
-    up, and at least `min_images`.
-    """
+    """Condensed images per group, (G,), of `sizes` (G,) real ones: `share` of these, rounded up."""
     # less the rounding of float64; in float32 0.3 of 50 images would be a little above 15, and so 16
     return torch.ceil(sizes.double() * settings.share - 1e-9).long().clamp(min=settings.min_images)
 
@@ -170,9 +168,7 @@ class Draws:
     def rows(
         self, real: RealData, count: int, replacement: bool, *purpose: str | int
     ) -> torch.Tensor:
-        """Real images (G, count) drawn by P_w, or without replacement. The last purpose is the number
-        of the batch.
-        """
+        """Real images (G, count), by P_w or without replacement, of batch purpose[-1]."""
         if not replacement:
             if self.image_counts is None:  # once: a GPU is waited for
                 owners = real.owner[real.group]
@@ -192,9 +188,7 @@ class Draws:
 
 @attrs.frozen(eq=False)
 class Target:
-    """The real side of one iteration: features (G, n, D), the statistics of Eq. 4, and the
-    augmentation that condensed images share with it.
-    """
+    """The real side of an iteration: features (G, n, D), statistics (Eq. 4), shared augmentation."""
 
     features: torch.Tensor
     statistics: LatentStatistics
@@ -226,9 +220,7 @@ class MatchingObjective:
     def losses(
         self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
-        """L of every group, (G,), from real features (G, n, D), condensed ones (G, m, D) and the
-        weights of these, (G, m): 0 for padding.
-        """
+        """L of every group, (G,), of real (G, n, D) and condensed (G, m, D) features; weights (G, m)."""
         # L = sum_c K_BB + K_SS - 2 K_BS, for every client (Eq. 3; with P_w Eq. 9)
         return mmd(target, features, self.settings.kernel, weights)
 
@@ -239,9 +231,7 @@ class MatchingObjective:
         statistics: LatentStatistics | None,
         clients: int | None = None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
-        """Features to match, (N, D) float32, and the statistics that were used; `owner` counts up to
-        `clients` (all).
-        """
+        """Features (N, D) float32 to match, and the statistics used; `owner` counts up to `clients`."""
         with self.autocast():
             features, used = self.encoder(inputs, owner, statistics, clients or self.clients)
         return features.float(), used
@@ -296,9 +286,7 @@ class MatchingObjective:
         step: int,
         augmentation: Augmentation | None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
-        """Features (g * B, D) of the real images `rows` (g, B) of consecutive clients, whose groups
-        these are, and these clients' statistics.
-        """
+        """Features (g * B, D) of real images `rows` (g, B) of consecutive clients, and statistics."""
         group, given = self.real.group[rows.flatten()], self.normalisation.real
         return self.embed(
             augment(self.prepare(self.real.images[rows.flatten()]), augmentation, group),
@@ -354,9 +342,7 @@ def minibatches(objective: MatchingObjective) -> RealSide:
 
 
 def feature_bank(objective: MatchingObjective) -> RealSide:
-    """Batches of stored features: the encoder is frozen, so an image's features need not be
-    computed twice.
-    """
+    """Batches of stored features: of a frozen encoder they need not be computed twice."""
     bank = stored(objective, objective.embed_all)
 
     def target(step: int) -> Target:
@@ -367,9 +353,7 @@ def feature_bank(objective: MatchingObjective) -> RealSide:
 
 
 def expectations(objective: MatchingObjective) -> RealSide:
-    """The exact importance-weighted mean of all features, E_{P_w}[psi(T)] of Eq. 10: what batches
-    estimate.
-    """
+    """The exact weighted mean of all features, E_{P_w}[psi(T)] of Eq. 10, which batches estimate."""
     real = objective.real
 
     def expectation(entry: int) -> Target:
@@ -382,9 +366,7 @@ def expectations(objective: MatchingObjective) -> RealSide:
 
 
 def stored(objective: MatchingObjective, make: Callable[[int], Target]) -> RealSide:
-    """The pool of a real side, by the step: each draw is made when it is first asked for, and
-    replaced where the step asks for a new one.
-    """
+    """A pool of real sides: each is made when first needed, and anew where the step wants another."""
     pool: dict[int, tuple[int, Target]] = {}
 
     def target(step: int) -> Target:
@@ -468,9 +450,7 @@ class _Block:
         target: Target,
         statistics: LatentStatistics | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The gradient of the loss with respect to the images (M, C, H, W), and the loss of every
-        group (g,).
-        """
+        """Gradients with respect to the images (M, C, H, W), and the loss of every group (g,)."""
         images = images.requires_grad_()
         features, _ = objective.embed(
             augment(images, target.augmentation, self.group),
@@ -498,9 +478,7 @@ def blocks_of(objective: MatchingObjective, group: torch.Tensor) -> list[_Block]
 
 
 def _slots(group: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places (M,) of the images in a (G, m) table with a row per group, and its weights: 1 for an
-    image, else 0.
-    """
+    """Places (M,) of images in a (G, m) table, a row per group, and its weights: 1 or 0."""
     sizes = torch.bincount(group, minlength=groups)
     first = sizes.cumsum(0) - sizes
     longest = int(sizes.max())

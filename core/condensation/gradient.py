@@ -65,9 +65,7 @@ class GradientMatching:
 
 @attrs.frozen(eq=False)
 class GradientProblem:
-    """Everything that stays fixed: a network without batch statistics, whose weights `networks`
-    redraws, and data.
-    """
+    """What stays fixed: data, and a network without batch statistics, redrawn from `networks`."""
 
     network: nn.Module
     real: RealData
@@ -106,9 +104,7 @@ class GradientProblem:
         augmentation: Augmentation | None,
         groups: slice,
     ) -> dict[str, torch.Tensor]:
-        """Gradients (g, ...) by name, of images (g, n, C, H, W), each group by its client's weights
-        (K, ...).
-        """
+        """Gradients (g, ...) of images (g, n, C, H, W), by each client's weights (K, ...)."""
         index = torch.arange(groups.start, groups.stop, device=images.device).repeat_interleave(
             images.shape[1]
         )

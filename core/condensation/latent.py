@@ -58,9 +58,7 @@ class LatentStatistics:
 
 @attrs.frozen
 class Normalisation:
-    """Choice of the statistics of batch normalisation: real images have those of their batch, and
-    condensed images the same (Eq. 4).
-    """
+    """Whose statistics normalise: a real batch's own, and the same for condensed images (Eq. 4)."""
 
     #: fixed statistics of real images; None: those of their batch
     real: LatentStatistics | None = None
@@ -86,9 +84,7 @@ class Separate(Normalisation):
 
 @attrs.frozen
 class RunningAverage(Normalisation):
-    """Condensed images are normalised by a running average, as in FedVCK's released code. Its
-    variances are divided by n - 1, here by n.
-    """
+    """Condensed images take a running average, as in FedVCK's code (there with n - 1)."""
 
     start: LatentStatistics = attrs.field(kw_only=True)
 

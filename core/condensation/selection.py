@@ -22,9 +22,7 @@ AVERAGED = 5
 
 
 def importance(loss: torch.Tensor, b: float) -> torch.Tensor:
-    """w = 1 / (1 + exp(-err + b)), in (0, 1), of each sample's prediction error (FedVCK, Eq. 5).
-    Any shape.
-    """
+    """w = 1 / (1 + exp(-err + b)), in (0, 1), of prediction errors of any shape (FedVCK, Eq. 5)."""
     return torch.sigmoid(at_least_float32(loss) - b)
 
 

@@ -37,18 +37,14 @@ EPS = 1e-6
 
 
 def moments(features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean mu(x_i) and standard deviation sigma(x_i) over the positions of maps (..., C, H, W):
-    (..., C, 1, 1) each.
-    """
+    """Mean mu(x_i) and deviation sigma(x_i) of maps (..., C, H, W): (..., C, 1, 1)."""
     mean = features.mean((-2, -1), keepdim=True)
     variance = (features - mean).square().mean((-2, -1), keepdim=True)
     return mean, (variance + EPS).sqrt()
 
 
 def uncertainty(statistic: torch.Tensor) -> torch.Tensor:
-    """Deviation Sigma of a statistic (..., B, C, 1, 1) over the B samples of a batch, (..., 1, C,
-    1, 1) (Eq. 1).
-    """
+    """Deviation Sigma of a statistic (..., B, C, 1, 1) over a batch, (..., 1, C, 1, 1) (Eq. 1)."""
     # Sigma^2(x) = 1/|x| sum_i (mu(x_i) - E[mu(x)])^2
     centred = statistic - statistic.mean(-4, keepdim=True)
     return centred.square().mean(-4, keepdim=True).sqrt()
@@ -119,9 +115,7 @@ class Shift:
     layer: int
 
     def change(self, maps: torch.Tensor, groups: slice, draws: Draws, step: int) -> torch.Tensor:
-        """U_p of the batches of some groups, maps (g * B, C, H, W) with those of a group together,
-        drawn from each client's own stream.
-        """
+        """U_p of groups' batches, maps (g * B, C, H, W), drawn from each client's own stream."""
         batches = maps.unflatten(0, (groups.stop - groups.start, -1))
         batch, channels = batches.shape[1:3]
         chosen = draws.uniform(1, "shifted", step)[groups] < self.p
@@ -150,9 +144,7 @@ class ShiftedMatching(MatchingObjective):
         step: int,
         augmentation: Augmentation | None,
     ) -> tuple[torch.Tensor, LatentStatistics]:
-        """psi(A_c(x)) and psi(A_c(U_p(x))) side by side, (g * B, 2D), of the batches of some
-        groups.
-        """
+        """psi(A_c(x)) and psi(A_c(U_p(x))) side by side, (g * B, 2D), of some groups' batches."""
         plain, used = super().block(rows, clients, groups, step, augmentation)
         group, layer = self.real.group[rows.flatten()], self.shift.layer
         inputs = self.prepare(self.real.images[rows.flatten()])

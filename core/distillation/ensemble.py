@@ -57,9 +57,7 @@ def class_input_importance(
 
 
 def ensemble_logits(logits: torch.Tensor, importance: torch.Tensor) -> torch.Tensor:
-    """A(z_1, ..., z_K, x) = sum_k pi_k(x) * z_k by element, (N, C), of (K, N, C) and (K, N or 1, C)
-    (Eq. 9).
-    """
+    """A(z_1, ..., z_K, x) = sum_k pi_k(x) * z_k, (N, C), of (K, N, C) and (K, N or 1, C) (Eq. 9)."""
     return (importance * at_least_float32(logits)).sum(0)
 
 

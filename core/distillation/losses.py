@@ -58,9 +58,7 @@ def mimic_loss(
 
 
 def entropy(probabilities: torch.Tensor) -> torch.Tensor:
-    """H(q) = -sum_c q^c log q^c in nats, (...,) of probabilities (..., C). A probability of 0 adds
-    0.
-    """
+    """H(q) = -sum_c q^c log q^c in nats, (...,) of probabilities (..., C), where 0 log 0 = 0."""
     q = at_least_float32(probabilities)
     return -(q * q.clamp_min(torch.finfo(q.dtype).tiny).log()).sum(-1)
 

@@ -52,9 +52,7 @@ class ServerSide:
 
 
 def chunks(clients: Sequence[Client], most: int = MOST_GROUPS) -> Iterator[list[Client]]:
-    """The clients in their order, in lists that have at most `most` groups together (a group is one
-    class of one client), or one client.
-    """
+    """Lists of clients with at most `most` groups (a class of a client) together, or one client."""
     some, total = list[Client](), 0
     for client in clients:
         groups = int((client.class_counts > 0).sum())
@@ -213,9 +211,7 @@ def uploads(
     group: torch.Tensor,
     wire: str = "uint8",
 ) -> dict[int, Message]:
-    """Every client's condensed images with their labels, of all images (M, C, H, W) and the group of
-    each, (M,).
-    """
+    """Every client's images with labels, of all images (M, C, H, W) and their groups (M,)."""
     owner, label = real.owner[group], real.label[group].to(torch.uint8)
     data = clients[0].task.dataset
     return {
@@ -244,9 +240,7 @@ def inputs(task: Task, images: torch.Tensor) -> torch.Tensor:
 
 @attrs.frozen(eq=False)
 class Knowledge:
-    """All condensed images that the server has, with the round they came in: `round` (M,) int64
-    from 0.
-    """
+    """The server's condensed images with labels, and the round (M,) int64 each came in, from 0."""
 
     images: torch.Tensor
     labels: torch.Tensor

@@ -108,9 +108,7 @@ def draw(maps: Sequence[torch.Tensor], count: int, rng: Rng) -> LabelMaps:
 
 
 def beside(task: Task, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Normalised images (..., N, C, S, S) with the planes of their maps (N, S, S) as further
-    channels: what a judge sees.
-    """
+    """Normalised images (..., N, C, S, S) with the planes of their maps as further channels."""
     shown = planes(labels, dense(task).conditions)
     return torch.cat([inputs, shown.expand(*inputs.shape[:-3], *shown.shape[-3:])], -3)
 

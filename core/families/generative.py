@@ -26,9 +26,7 @@ def image_generator(task: Task, rng: Rng, *, running: bool = False, **form: Any)
 
 
 def discriminator(task: Task, rng: Rng, *, classes: int = 0, **form: Any) -> PatchDiscriminator:
-    """A fresh discriminator of images with a plane for each of so many classes, on the task's
-    device.
-    """
+    """A fresh discriminator of images with a plane for each class, on the task's device."""
     planes = task.dataset.channels + classes
     return fresh(PatchDiscriminator, planes, rng=rng, device=task.runtime.device, **form)
 

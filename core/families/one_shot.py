@@ -102,9 +102,7 @@ class OneShot(Condensing):
     Settings = OneShotSettings
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model, and the seed of the random networks. Raises InputError where the last client
-        is to choose and is the only one.
-        """
+        """A fresh model, and the seed of random networks. InputError where the only client chooses."""
         if (
             self.settings.last_client_chooses
             and (self.schedule.active or self.schedule.clients) < 2
@@ -126,9 +124,7 @@ class OneShot(Condensing):
         return condensing.images_format(data, each, data.num_classes * each), {}
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        """Train a brand-new model on the merged images (Sec. 2.3); they stay in the state, with
-        their clients.
-        """
+        """Train a new model on the merged images (Sec. 2.3); these stay in the state."""
         images, labels = condensing.collect(uploads)
         if self.settings.server_cosine or self.settings.last_client_chooses:
             model = self.learnt_by_epochs(state, uploads, rng)
@@ -143,9 +139,7 @@ class OneShot(Condensing):
         return State(state.task, pack(model) | tensors, state.meta | {"spoken": True})
 
     def learnt_by_epochs(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> nn.Module:
-        """The model of the server of GDD-FL's code. Raises InputError where the last client is to
-        choose and is the only one.
-        """
+        """The model of GDD-FL's code, chosen by the last client. InputError where it is the only one."""
         settings, task, score = self.settings, state.task, None
         model = task.model_from(state.tensors)
         if settings.last_client_chooses:

@@ -82,9 +82,7 @@ class OwnModels(Algorithm):
     def client_models(
         self, state: State, network: Callable[[Tensors], nn.Module] | None = None
     ) -> list[nn.Module]:
-        """The clients' networks in a state, or what `network` makes of each one's tensors; where
-        clients test, with the classes of each.
-        """
+        """The clients' networks in a state; where clients test, with the classes of each."""
         tested = list(take_each("tested/", state.tensors).values())
         models = [(network or state.task.model_from)(own) for own in tested]
         if not self.clients_test:

@@ -40,9 +40,7 @@ class PublicData:
 
 
 def public_images(task: Task, settings: PublicData) -> torch.Tensor:
-    """The public images in the form of the task's, uint8 (N, C, S, S) on the CPU, read once for a task.
-    Raises InputError as `auxiliary`.
-    """
+    """Public images in the task's form, uint8 (N, C, S, S), read once; raises as `auxiliary`."""
     known = _OF_TASK.setdefault(task, {})
     if settings.auxiliary not in known:
         known[settings.auxiliary] = auxiliary(settings.auxiliary, task.dataset)
@@ -50,18 +48,14 @@ def public_images(task: Task, settings: PublicData) -> torch.Tensor:
 
 
 def drawn(task: Task, settings: PublicData, count: int | None, rng: Rng) -> torch.Tensor:
-    """`count` of the public images at random, or all where there are no more, in random order, on the
-    task's device.
-    """
+    """`count` random public images in random order (or all) on the task's device."""
     images = public_images(task, settings)
     order = torch.randperm(len(images), generator=rng.generator())
     return images[order[:count]].to(task.runtime.device)
 
 
 def answers(task: Task, teachers: Sequence[nn.Module], images: torch.Tensor) -> torch.Tensor:
-    """Logits (K, N, C) in float32 of K teachers, which end frozen and in evaluation mode, for
-    images (N, C, H, W).
-    """
+    """Logits (K, N, C) float32 of K teachers, frozen, evaluation mode, for images (N, C, H, W)."""
     stacked = Stacked([teacher.eval().requires_grad_(False) for teacher in teachers])
     with torch.no_grad(), task.runtime.autocast():
         return torch.cat(
@@ -101,9 +95,7 @@ def mimic(
     steps: int,
     rng: Rng,
 ) -> None:
-    """Take `steps` steps that bring the student's outputs for public images closer to the targets
-    (N, ...).
-    """
+    """Take `steps` steps that bring the student's outputs for images closer to targets (N, ...)."""
 
     def objective(model: nn.Module, batch: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         with task.runtime.autocast():

@@ -109,9 +109,7 @@ def _scores(
 
 
 def _log_odds(logits: torch.Tensor) -> torch.Tensor:
-    """log p_c / (1 - p_c) of logits (N, C): in the order of the probabilities p_c, but different
-    where these round to 1 or 0.
-    """
+    """log p_c / (1 - p_c) of logits (N, C): ordered as p_c, also where these round to 0 or 1."""
 
     def of_those_before(columns: torch.Tensor) -> torch.Tensor:
         return functional.pad(columns.logcumsumexp(1)[:, :-1], (1, 0), value=-math.inf)

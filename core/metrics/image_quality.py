@@ -114,9 +114,7 @@ def fid(
 
 
 def frechet_distance(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> float:
-    """d^2 = ||m - m_w||^2 + Tr(C + C_w - 2 (C C_w)^(1/2)) of two Gaussians, each (mean (D,),
-    covariance (D, D)).
-    """
+    """d^2 = ||m - m_w||^2 + Tr(C + C_w - 2 (C C_w)^(1/2)) of two (mean (D,), covariance (D, D))."""
     (m, c), (m_w, c_w) = a, b
     # C^(1/2) C_w C^(1/2) is symmetric and has the eigenvalues of C C_w, whose own root loses digits
     # where it is close to singular, as of few images
@@ -186,9 +184,7 @@ def inception(device: torch.device | str = "cpu") -> Features:
 
 
 def inception_probabilities(device: torch.device | str = "cpu") -> Features:
-    """The probabilities (N, 1000) of the same network, for the inception score. Raises as
-    `inception`.
-    """
+    """Probabilities (N, 1000) of the same network, for the inception score; raises as `inception`."""
     network = _inception().to(device).eval()
     return lambda images: network(_for_inception(images.to(device))).softmax(1)
 

@@ -105,9 +105,7 @@ def _numbered(instances: np.ndarray) -> np.ndarray:
 def _one_way_dice(
     shared: np.ndarray, jaccard: np.ndarray, areas: np.ndarray, other_areas: np.ndarray
 ) -> float:
-    """The sum over objects, weighted by their areas, of the Dice of each with the object of the other
-    map that overlaps it most.
-    """
+    """Mean over objects, weighted by area, of Dice with the object that overlaps each most."""
     best = jaccard.argmax(1)  # J(.)
     dice = 2 * shared[np.arange(len(areas)), best] / (areas + other_areas[best])
     return float((areas / areas.sum() * dice).sum())

@@ -59,9 +59,7 @@ class Restored:
 
 @attrs.frozen(eq=False)
 class Matches:
-    """The original that is most like each restored image: its row (N,), and the peak
-    signal-to-noise ratio (N,), dB.
-    """
+    """The original most like each restored image: row (N,), and peak signal-to-noise ratio (N,), dB."""
 
     row: torch.Tensor
     psnr: torch.Tensor
@@ -227,9 +225,7 @@ def similarity(restored: torch.Tensor, originals: torch.Tensor, span: float = 1.
 
 @attrs.frozen(eq=False)
 class Nearness:
-    """Distances of images to private ones and to others of the same kind: peak signal-to-noise
-    ratios (N,), dB, of the nearest of each.
-    """
+    """Peak signal-to-noise ratios (N,), dB, of the nearest private image and of the nearest other."""
 
     private: torch.Tensor
     others: torch.Tensor
@@ -239,9 +235,7 @@ class Nearness:
 
     @property
     def share(self) -> float:
-        """The share of images whose nearest neighbour is private; about a half where images are no
-        copies. Ties count half.
-        """
+        """Share of images whose nearest neighbour is private (ties half); 0.5: no copies."""
         return float(_nearer(self.private, self.others).mean())
 
     def summary(self) -> dict[str, float]:

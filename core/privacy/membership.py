@@ -82,9 +82,7 @@ class Verdicts:
 
 
 def confidence(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """phi = log(p / (1 - p)) of the probability p of the true class, (N,) float64, from logits
-    (N, C) and labels (N,).
-    """
+    """phi = log(p / (1 - p)) of the true class, (N,) float64, from logits (N, C) and labels (N,)."""
     logits, labels = logits.double(), labels[:, None]
     # log p - log(1 - p): the normaliser cancels, and nothing is rounded to 0 or 1 on the way
     others = logits.scatter(1, labels, -math.inf)
@@ -157,9 +155,7 @@ def auc(scores: np.ndarray, member: np.ndarray) -> float:
 
 
 def roc(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ROC curve: rates of false positives, rising, and the largest rate of true positives at
-    each of them.
-    """
+    """The ROC curve: rising false positive rates, and the largest true positive rate at each."""
     from sklearn.metrics import roc_curve
 
     wrong, right, _ = roc_curve(member, scores, drop_intermediate=False)
@@ -168,9 +164,7 @@ def roc(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def true_positives(scores: np.ndarray, member: np.ndarray, rate: float) -> float:
-    """The largest share of members that are detected while at most a share `rate` of the others is
-    accused.
-    """
+    """The largest share of members detected while at most a share `rate` of others is accused."""
     wrong, right = roc(scores, member)
     return float(right[wrong <= rate].max())
 

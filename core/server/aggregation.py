@@ -87,9 +87,7 @@ def combined(
 
 
 def _trimmed(values: torch.Tensor, share: float) -> torch.Tensor:
-    """The mean of each number over clients, (K, ...) to (...), without the share of them, rounded
-    up, at either end; a half leaves the median.
-    """
+    """Mean over clients (K, ...) without a share at either end; with a half, the median."""
     clients = len(values)
     cut = min(math.ceil(share * clients - 1e-9), (clients - 1) // 2)
     middle = values.sort(0).values[cut : clients - cut]

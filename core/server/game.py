@@ -48,9 +48,7 @@ def transferability_loss(
 
 
 def embedding_excess(embeddings: torch.Tensor) -> torch.Tensor:
-    """By how much embeddings (N, z) are longer than sqrt(z), the length of such a vector of
-    variance 1: max(0, ||e|| - sqrt(z)), the mean over N.
-    """
+    """Mean of max(0, ||e|| - sqrt(z)) over embeddings (N, z): sqrt(z) is the length at variance 1."""
     lengths = torch.linalg.vector_norm(embeddings, dim=1)
     return (lengths - math.sqrt(embeddings.shape[1])).clamp(min=0).mean()
 

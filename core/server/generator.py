@@ -30,9 +30,7 @@ FeatureLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @attrs.frozen(kw_only=True)
 class GeneratorTraining:
-    """Hyper-parameters of a generator's training in a round, by Adam; the defaults are those of
-    FedGen's code, but for the batch: it states 128 and takes 32.
-    """
+    """Training of a generator by Adam in a round; FedGen's code, but 128 features (32 there)."""
 
     lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
     #: beta_1 of Adam; beta_2 is 0.999

@@ -100,9 +100,7 @@ LEVEL = 1 / 255
 
 
 class FedIOD(Conversation):
-    """Clients' networks answer synthetic images; a student on the server learns from the
-    answers.
-    """
+    """Clients' networks answer synthetic images; a student on the server learns from these answers."""
 
     Settings = Settings
     task_kinds = EVERY_TASK
@@ -214,9 +212,7 @@ class FedIOD(Conversation):
     def _distil(
         self, state: State, clients: Sequence[Client], ledger: Ledger, until: int, root: Rng
     ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-        """Steps of stage two up to `until`; the new tensors of the state and what the last step
-        measured.
-        """
+        """Take the steps of stage two up to `until`; new tensors of the state, measures of the last."""
         settings, step = self.settings, state.meta["step"]
         if until <= step:
             return state.tensors, {}
@@ -285,9 +281,7 @@ class FedIOD(Conversation):
         )
 
     def _set_rates(self, server: Server, side: ClientsSide, now: int, steps: int) -> None:
-        """Learning rates of all optimisers for the next step of so many; the student's falls from
-        its first one.
-        """
+        """Set the rates of all optimisers for the next step; the student's falls from its first."""
         s = self.settings
         rate = s.gan_rate(now, steps)
         side.set_rate(rate)
@@ -298,9 +292,7 @@ class FedIOD(Conversation):
         )
 
     def step(self, server: Server, side: ClientsSide, now: int) -> Iterator[Exchange]:
-        """One distillation step of Alg. 1. What crosses the network in it is yielded before
-        anything is computed from it.
-        """
+        """One step of Alg. 1; yields what crosses the network before anything is computed from it."""
         images, maps = server.images(now), server.label_maps(now)
         sent = images.detach()
         yield sent_down(sent, maps)
@@ -354,17 +346,13 @@ class FedIOD(Conversation):
         return state.task.model_from(state.tensors, "student/")
 
     def measures(self, state: State) -> dict[str, float]:
-        """Measures of the last step of stage two, scores of synthetic images, and what a private run
-        spent of epsilon.
-        """
+        """Measures of the last step, scores of synthetic images, and the epsilon spent."""
         return dict(state.meta["measures"])
 
 
 @attrs.frozen(eq=False)
 class Exchange:
-    """One message of a step for every client: from a client's position to the tensors. What goes up
-    must have the names that the server asked for.
-    """
+    """One message of a step for every client, its tensors by the client's position."""
 
     direction: Any
     tensors: Down
@@ -376,9 +364,7 @@ class Exchange:
 
 
 def sent_down(images: torch.Tensor, maps: LabelMaps | None) -> Exchange:
-    """The exchange in which the server sends images (N, C, S, S) to every client, with the label maps
-    that they were made from.
-    """
+    """Synthetic images (N, C, S, S) from the server to every client, with their label maps."""
     return Exchange("down", with_maps(images, maps))
 
 

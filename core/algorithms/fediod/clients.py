@@ -26,9 +26,7 @@ from core.rng import Rng
 
 @attrs.frozen(eq=False)
 class Answers:
-    """Answers of K clients to N images: logits (K, N, C); D_k(x), (K, N), and E D_k(x'_k), (K,),
-    where they are sent.
-    """
+    """Logits (K, N, C) of K clients for N images; where sent, D_k(x), (K, N), and E D_k(x'_k), (K,)."""
 
     logits: torch.Tensor
     generated: torch.Tensor | None = None
@@ -47,9 +45,7 @@ class Answers:
 
 @attrs.frozen(eq=False)
 class AnswerGradients:
-    """The gradient of the server's losses with respect to what the clients answered; None where
-    there is none.
-    """
+    """Gradients of the server's losses with respect to the clients' answers, where there are any."""
 
     logits: torch.Tensor | None = None
     generated: torch.Tensor | None = None
@@ -73,9 +69,7 @@ class AnswerGradients:
 
 @attrs.frozen(eq=False)
 class Graph:
-    """The computations of the clients for the last images, kept until the server has answered: it never
-    leaves them.
-    """
+    """Computations of the clients for the last images until the server answers; never sent."""
 
     images: torch.Tensor
     logits: torch.Tensor | None
@@ -88,9 +82,7 @@ class Graph:
 
 
 class ClientsHere:
-    """K clients with their teachers T_k and discriminators D_k, and how the discriminators
-    learn.
-    """
+    """K clients with their frozen teachers T_k and their learning discriminators D_k."""
 
     def __init__(
         self,
@@ -101,9 +93,7 @@ class ClientsHere:
         rng: Rng,
         epoch: int,
     ) -> None:
-        """`gan_weights` (K,) are pi_k of Eq. 2; `multiplier` is that of the noise, 0 for none;
-        `rng` the run's root; `epoch` the steps of an epoch.
-        """
+        """`gan_weights` (K,): pi_k of Eq. 2; `multiplier`: of the noise, or 0; `epoch`: its steps."""
         self.clients, self.settings, self.gan_weights, self.rng = (
             clients,
             settings,
@@ -203,16 +193,12 @@ class ClientsHere:
         return self._sent(logits, graph.generated, real, ("logits", step)), graph
 
     def judge_only(self, images: torch.Tensor, step: int, maps: LabelMaps | None = None) -> Graph:
-        """The discriminators' part of `answer`: all that is needed while only they and the
-        generator learn.
-        """
+        """The discriminators' part of `answer`, while only they and the generator learn."""
         leaf, inputs = self._copies(images)
         return self._judged(leaf, inputs, step, None, maps)[0]
 
     def _copies(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A copy of the images for each client, (K, N, C, S, S), which gradients reach; and as
-        networks take them.
-        """
+        """Copies of the images, (K, N, C, S, S), which gradients reach; and as network inputs."""
         many = images.repeat(len(self.clients), 1, 1, 1).contiguous(
             memory_format=torch.channels_last
         )
@@ -227,9 +213,7 @@ class ClientsHere:
         logits: torch.Tensor | None,
         maps: LabelMaps | None,
     ) -> tuple[Graph, torch.Tensor]:
-        """L_gan^k(G, D_k) <- D_k(x'_k), D_k(x), within the clients' graph; and E D_k(x'_k),
-        (K,).
-        """
+        """L_gan^k(G, D_k) <- D_k(x'_k), D_k(x), within the clients' graph; and E D_k(x'_k), (K,)."""
         if self.settings.discriminator_first:
             *_, judging, _ = self._played(inputs.detach(), step, maps)
             self._discriminators_learn(judging, step)
@@ -242,9 +226,7 @@ class ClientsHere:
     def _played(
         self, inputs: torch.Tensor, step: int, maps: LabelMaps | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Outputs of D_k for generated images (K, N, C, S, S) and of real ones, as logits, and L_gan^k
-        as D_k and as G minimise it, (K,) each.
-        """
+        """Logits of D_k for generated (K, N, ...) and real images; L_gan^k of D_k and of G, (K,)."""
         with self.task.runtime.autocast():
             fake = self.judge.each(self._judge_inputs(inputs, maps))
             real = self.judge.each(self._real(step))
@@ -297,9 +279,7 @@ class ClientsHere:
         real: torch.Tensor | None,
         purpose: tuple[str | int, ...],
     ) -> Answers:
-        """Return what leaves the clients: cut off from their graphs, and noised where the run is
-        private.
-        """
+        """Return what leaves the clients: without graphs, and with noise where the run is private."""
         logits = self._private(logits.detach(), self.settings.logit_norm, purpose)
         if generated is None or real is None or not self.settings.sends_judgements:
             return Answers(logits)
@@ -366,9 +346,7 @@ class ClientsHere:
 
     @torch.no_grad()
     def logits(self, images: torch.Tensor, part: int = 0) -> torch.Tensor:
-        """z_k of any number of images (M, C, S, S), (K, M, classes): for tests, which see all
-        teachers.
-        """
+        """z_k of images (M, C, S, S), (K, M, classes), for tests, which see all teachers."""
         inputs = self.task.dataset.standardise(images)
         with self.task.runtime.autocast():
             return self.teachers.in_parts(inputs)

@@ -29,9 +29,7 @@ def check_inception() -> None:
 
 
 def inception_scores(side: ClientsSide, server: Server, images: torch.Tensor) -> dict[str, float]:
-    """Inception scores of synthetic images (M, C, S, S) in [0, 1]: by the teachers, and by Inception
-    where its weights are on disk.
-    """
+    """Inception scores of images (M, C, S, S) in [0, 1] by teachers, and by Inception if on disk."""
     q = side.logits(images).softmax(-1)
     scores = {"adapted_inception_score": adapted_inception_score(q)}
     if not inception_file().is_file():

@@ -26,9 +26,7 @@ MOMENTUM = 0.9
 
 
 def new_generator(task: Task, settings: Settings, rng: Rng) -> ImageGenerator | LabelToImage:
-    """A fresh generator on the task's device: from noise, or from label maps where every pixel has an
-    answer.
-    """
+    """A fresh generator on the task's device: from noise, or from label maps for dense tasks."""
     if task.kind != "classification":
         return conditional.generator(task, rng, width=settings.generator_width)
     released = settings.generator_form == "released"

@@ -224,9 +224,7 @@ class Settings(LocalTraining):
         return self.student_steps if self.student_steps > 1 else 0
 
     def releases(self, steps: int) -> int:
-        """Noisy uploads of a private client in the first `steps`: gradients in all, logits but for
-        the pretraining.
-        """
+        """Noisy uploads of a client in `steps` steps: gradients in all, logits after pretraining."""
         return steps + (1 + self.fresh_batches) * max(steps - self.pretrain_steps, 0)
 
     def all_steps(self, samples: Sequence[int]) -> int:

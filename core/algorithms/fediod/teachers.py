@@ -24,9 +24,7 @@ def teacher_task(task: Task, settings: Settings, client_id: int) -> Task:
 
 
 def check_teachers(task: Task, settings: Settings) -> None:
-    """Raise InputError for a teacher of the settings that cannot be built, or whose network gives no
-    answer of the task's kind.
-    """
+    """Raise InputError for a teacher that cannot be built, or that does not fit the task."""
     for number, _ in enumerate(settings.teacher_models or ()):
         one = teacher_task(task, settings, number)
         task_of(one.dataset, one.model, one.model_options)
@@ -34,9 +32,7 @@ def check_teachers(task: Task, settings: Settings) -> None:
 
 
 def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
-    """Stage one: train T_k on the client's data to completion, and keep it in the client's
-    memory.
-    """
+    """Stage one: train T_k on the client's data to completion; it stays in the client's memory."""
     task = teacher_task(client.task, settings, client.id)
     model = task.new_model(rng.at("teacher"))
     train(model, client.images, client.labels, settings, supervised(task), rng.at("local"))
