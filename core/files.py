@@ -35,9 +35,7 @@ class Busy(FileError):
 
 
 def path_of(given: str | os.PathLike[str] | None) -> Path | None:
-    """A path that somebody gives, as text or as a path; `~` is home. Raises InputError where there is
-    no such home.
-    """
+    """A path from text or path; `~` is home. InputError where there is no such home."""
     try:
         return None if given is None else Path(given).expanduser()
     except RuntimeError as error:
@@ -94,9 +92,7 @@ def parsing(path: Path, what: str) -> Iterator[None]:
 
 
 def read_text(path: Path, most: int, what: str) -> str:
-    """The text of a file in UTF-8, without a byte order mark. Raises InputError as `read_bounded`, and
-    for other bytes.
-    """
+    """UTF-8 text of a file without byte order mark. InputError as `read_bounded`, or for other bytes."""
     try:
         return read_bounded(path, most, what).decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -179,9 +175,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o666)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write content as JSON, as `write_whole` does. Raises ValueError for numbers that are not
-    finite.
-    """
+    """Write content as JSON, as `write_whole` does. ValueError for numbers that are not finite."""
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
 
@@ -205,9 +199,7 @@ def write_tensors(
 def read_tensors(
     path: Path, what: str, device: str = "cpu"
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, on a device, and its metadata. Raises FileError where it
-    cannot be read; `what` is the name of its kind.
-    """
+    """Tensors of a safetensors file, on a device, and its metadata. FileError names the kind `what`."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -87,9 +87,7 @@ def _source(name: str) -> str:
 
 
 def _framed(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
-    """Images at 20/28 of the size in the middle of a black frame, with twice their contrast about
-    the middle grey.
-    """
+    """Images at 20/28 of the size in a black frame, at twice their contrast about middle grey."""
     side = max(1, round(size * 20 / 28))
     small = (
         (2 * resized(images, channels, side).float() - 127.5).round().clamp(0, 255).to(torch.uint8)
@@ -101,9 +99,7 @@ def _framed(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=2)
 def _windows(channels: int, size: int) -> torch.Tensor:
-    """Windows at every quarter of their side, of both photographs at all scales; `WINDOWS` of them
-    at random.
-    """
+    """`WINDOWS` random windows at quarter steps, of both photographs at all scales."""
     cuts = []
     for photograph in _photographs():
         height, width = photograph.shape[-2:]
@@ -121,9 +117,7 @@ def _windows(channels: int, size: int) -> torch.Tensor:
 
 
 def _stretched(images: torch.Tensor) -> torch.Tensor:
-    """Every image with its darkest value moved to 0 and its brightest to 255: most windows are flat
-    otherwise.
-    """
+    """Images stretched to the range 0 to 255: most windows are flat otherwise."""
     dark, bright = (
         edge(images.float(), (1, 2, 3), keepdim=True) for edge in (torch.amin, torch.amax)
     )

@@ -197,9 +197,7 @@ class Dataset:
         return self.standardise(images.float().div_(255))
 
     def standardise(self, images: torch.Tensor) -> torch.Tensor:
-        """(x - mean) / std per channel, of floating-point images (N, C, H, W) in [0, 1]; gradients
-        pass through.
-        """
+        """(x - mean) / std per channel, of floats (N, C, H, W) in [0, 1]; gradients pass through."""
         mean, std = (_by_channel(values, images.device) for values in (self.mean, self.std))
         return (images - mean) / std
 

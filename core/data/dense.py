@@ -66,9 +66,7 @@ def by(array: np.ndarray) -> str:
 
 
 def outlined(instances: np.ndarray, border: int) -> np.ndarray:
-    """Classes (H, W) uint8 of an instance map: 0 background, 1 inside, 2 the outermost `border`
-    pixels of an object; `border` 0: no such class.
-    """
+    """Classes (H, W) uint8 of an instance map: 0 background, 1 inside, 2 `border` pixels of rim."""
     from scipy.ndimage import maximum_filter, minimum_filter
 
     if not border:
@@ -84,9 +82,7 @@ def starts(length: int, size: int) -> list[int]:
 
 
 def patches(pictures: Sequence[Picture], size: int, border: int) -> Split:
-    """All pictures as patches (N, C, size, size) with their classes. Raises InputError for a picture
-    that is smaller than a patch.
-    """
+    """Patches (N, C, size, size) of all pictures, and classes. InputError for smaller pictures."""
     images, masks, sites = [], [], []
     for picture in pictures:
         if min(picture.instances.shape) < size:

@@ -35,9 +35,7 @@ class DatasetInfo:
 
 
 def _resolve(name: str, size: int | None = None) -> tuple[Source, int] | None:
-    """Return the known set and size that `name` and `size` ask for; None when the set is not a known
-    one.
-    """
+    """Return the known set and size that `name` and `size` ask for, or None."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
         raise InputError(
             "the name of a data set begins with a letter or digit and has only these, _, - and ., "
@@ -65,9 +63,7 @@ def _resolve(name: str, size: int | None = None) -> tuple[Source, int] | None:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a name can only be that of a file of the user's own. Raises InputError for a name that
-    no data set can have.
-    """
+    """Return whether a name is of an own file. InputError for what names no data set."""
     return _resolve(name) is None
 
 
@@ -255,9 +251,7 @@ def available(root: str | Path | None = None) -> list[DatasetInfo]:
 
 
 def present_names() -> set[str]:
-    """Every name, with and without a size at its end, under which a data set that is here can be
-    loaded.
-    """
+    """Every name, with and without size, of data sets that can be loaded here."""
     names = set()
     for info in available():
         names |= {f"{info.name}_{size}" for size in info.present_sizes}

@@ -44,9 +44,7 @@ def in_layout(path: Path) -> bool:
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an npz file, whole or not at all. Raises FileError where it cannot be written, Busy where
-    another process writes it.
-    """
+    """Write an npz file, whole or not at all. Raises FileError, or Busy where another writes it."""
     lock = path.with_name(f".{path.name}.lock")
     with alone(lock, f"the file {path}"):
         write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]

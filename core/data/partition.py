@@ -224,9 +224,7 @@ PARTITIONS: dict[str, Callable[..., Parts]] = {
 
 
 def written(spec: Mapping[str, Any], root: str | Path | None = None) -> Path | None:
-    """Return the file of a partition that is read from one, None for one that is drawn. Raises
-    InputError for a partition that cannot be.
-    """
+    """Return the file that a partition is read from, or None. InputError for what is no partition."""
     name, options = stated(spec)
     return data_root(root) / str(options["file"]) if name == "file" else None
 
@@ -268,9 +266,7 @@ def split(
 
 
 def stated(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of a partition and its options. Raises InputError for anything unknown or
-    missing, and for a Dirichlet alpha that is none.
-    """
+    """Return name and options of a partition. InputError for unknown, missing or bad options."""
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
         raise InputError(
             f"a partition is a table with a 'name', such as {{'name': 'iid'}}, not {spec!r}"

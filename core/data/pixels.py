@@ -88,9 +88,7 @@ def as_labels(
 
 
 def column(array: np.ndarray, source: str, count: int) -> np.ndarray:
-    """One value for each of `count` images: (N,) or (N, 1) as (N,), bytes as text. Raises InputError
-    for another shape.
-    """
+    """A value per image: (N,) or (N, 1) as (N,), bytes as text. InputError for another shape."""
     array = np.asarray(array)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -138,9 +136,7 @@ def resized(images: torch.Tensor, channels: int, size: int) -> torch.Tensor:
 
 
 def shaped(images: torch.Tensor, channels: int, shape: tuple[int, int]) -> torch.Tensor:
-    """Images (N, C, H, W) of floats from 0 to 255 as uint8 (N, channels, *shape): bilinear,
-    antialiased when made smaller, rounded.
-    """
+    """Floats (N, C, H, W) from 0 to 255 as uint8 (N, channels, *shape): antialiased bilinear, rounded."""
     if channels == 1 and images.shape[1] == 3:
         images = (images * torch.tensor(LUMA).view(1, 3, 1, 1)).sum(1, keepdim=True)
     if images.shape[-2:] != shape:

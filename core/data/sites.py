@@ -28,9 +28,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def load_sites(source: Any, path: Path, size: int) -> Dataset:
-    """A set of the catalogue in patches of `size` pixels. Raises InputError, naming file and part, for
-    what does not fit together.
-    """
+    """A set of the catalogue in patches of `size` pixels. InputError names file and part."""
     arrays, title = read_npz(path), source.title(size)
     read: Any = _pictures if source.answer == "instances" else _split
     parts: dict[str, Any] = {}

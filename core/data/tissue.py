@@ -77,9 +77,7 @@ def flat(parts: Mapping[str, Sequence[Picture]]) -> dict[str, np.ndarray]:
 
 
 def labels_in_text(path: Path) -> np.ndarray:
-    """The instance map (H, W) int32 of a mask of CPM-15: `width height`, then the label of each pixel,
-    row by row.
-    """
+    """Instance map (H, W) int32 of a mask of CPM-15: `width height`, then labels row by row."""
     text = read_bounded(path, LARGEST, "mask")
     with parsing(path, "a mask of the challenge"):
         numbers = np.array(text.split(), np.int64)
@@ -122,9 +120,7 @@ def bowl(folder: Path, site: int) -> list[Picture]:
 
 
 def numbered(mask: np.ndarray) -> np.ndarray:
-    """The instance map (H, W) int32 of a mask: its own numbers, or, where it tells only nucleus from
-    background, its connected parts.
-    """
+    """Instance map (H, W) int32: the mask's own numbers, or the connected parts of a binary one."""
     from skimage.measure import label
 
     plane = one_plane(mask)

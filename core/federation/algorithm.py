@@ -50,9 +50,7 @@ SERVER: tuple[str, ...] = ("server",)
 
 @attrs.frozen(eq=False)
 class State:
-    """The server's knowledge between rounds: named tensors and small plain values. A checkpoint holds
-    it.
-    """
+    """The server's knowledge between rounds, held by checkpoints: named tensors, plain values."""
 
     task: Task
     tensors: dict[str, torch.Tensor] = attrs.field(factory=dict)
@@ -150,9 +148,7 @@ class Algorithm:
             return self.server_update(state, uploads, rng.at("server"))
 
     def upload_fault(self, upload: Message) -> str | None:
-        """Say what is wrong with an upload beyond what its form tells, if anything; the answers to all
-        remote calls come by here.
-        """
+        """Fault of an upload, or of any answer to a remote call, beyond what its form tells."""
         return None
 
     def measures(self, state: State) -> dict[str, float]:

@@ -23,9 +23,7 @@ from core.files import FileError, damaged, read_tensors, write_tensors
 
 @attrs.frozen
 class Checkpoint:
-    """A place to resume from: the state after a round, with the results of that round and all
-    before it, and the most bytes that the run has held so far.
-    """
+    """A place to resume from: a state, results of all rounds so far, and the peak of bytes held."""
 
     state: State
     ledger: Ledger

@@ -50,15 +50,11 @@ class Client:
 
     @property
     def images(self) -> torch.Tensor:
-        """The client's images; a client that holds rows of an array makes them at every call, so
-        keep them as long as you need them.
-        """
+        """The client's images; where it holds rows of an array, they are made at every call."""
         return self._images.read() if isinstance(self._images, Rows) else self._images
 
     def some(self, rows: torch.Tensor) -> torch.Tensor:
-        """Copies of some of the images, by their places (n,) at the client or by a mask (N,) of them;
-        no others are copied.
-        """
+        """Copies of some images only, by places (n,) at the client or a mask (N,)."""
         if isinstance(self._images, Rows):
             return self._images.array[self._images.rows[rows]]
         return self._images[rows]

@@ -48,9 +48,7 @@ class Dense(Task):
 
     @torch.no_grad()
     def outputs(self, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
-        """Outputs (N, C, H, W) in float32 of uint8 images (N, C, H, W), with the model in evaluation
-        mode.
-        """
+        """Outputs (N, C, H, W) float32 for uint8 images (N, C, H, W), in evaluation mode."""
         from monai.inferers import sliding_window_inference
 
         model.eval()
@@ -107,9 +105,7 @@ class Dense(Task):
 
 
 class Segmentation(Dense):
-    """Every pixel has a class: 0 is background, and where the data set has a border class, 2 is the
-    rim of an object.
-    """
+    """Every pixel has a class: 0 background, and 2 the rim of objects where there is a border class."""
 
     @property
     def conditions(self) -> int:  # type: ignore[override]
@@ -140,9 +136,7 @@ class Segmentation(Dense):
         return metrics.separated(classes.cpu().numpy(), self.dataset.border)
 
     def measure_one(self, outputs: torch.Tensor, data: Split, number: int) -> dict[str, float]:
-        """Dice, sensitivity, specificity and HD95 of all that is not background; object Dice and AJI
-        where the split tells objects apart.
-        """
+        """Dice, sensitivity, specificity, HD95 of the foreground; object Dice and AJI if known."""
         classes = self.predict(outputs)[0]
         assert data.masks is not None
         height, width = classes.shape
@@ -156,9 +150,7 @@ class Segmentation(Dense):
 
 
 class Reconstruction(Dense):
-    """Every pixel has a value: an image (N, C, H, W), uint8 at rest, in [0, 1] as a network gives
-    it.
-    """
+    """Every pixel has a value: images (N, C, H, W), uint8 at rest, in [0, 1] from a network."""
 
     #: a generator is given the outline of what is not background
     conditions = 2

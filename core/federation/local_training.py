@@ -27,9 +27,7 @@ LocalLoss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @attrs.frozen(kw_only=True)
 class LocalTraining:
-    """Hyper-parameters of local training; the defaults are those of NIID-Bench and FedVCK's ten
-    local epochs.
-    """
+    """Local training; the defaults are NIID-Bench's and FedVCK's ten local epochs."""
 
     lr: float = attrs.field(default=0.01, validator=number(0, above=True))
     batch_size: int = attrs.field(default=64, validator=whole(1))

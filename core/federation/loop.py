@@ -58,9 +58,7 @@ class RoundResult:
 
 
 def select(clients: Sequence[Client], active: int | None, rng: Rng) -> list[Client]:
-    """The clients of a round: those with data, or a random `active` of them (all, if there are no
-    more).
-    """
+    """Clients of a round: all with data, or `active` random ones of these."""
     able = [client for client in clients if len(client)]
     if active is None or active >= len(able):
         return able
@@ -69,9 +67,7 @@ def select(clients: Sequence[Client], active: int | None, rng: Rng) -> list[Clie
 
 
 def check_serves(algorithm: Algorithm, task: Task) -> None:
-    """Raise InputError for a task that the algorithm does not serve, and for a network that lacks what it
-    uses.
-    """
+    """Raise InputError where an algorithm does not serve the task or needs more of its network."""
     if task.kind not in (served := algorithm.task_kinds):
         model = "" if "classification" in served else " with the model unet"
         raise InputError(
@@ -167,9 +163,7 @@ def tested(algorithm: Algorithm, task: Task, state: State, number: int) -> dict[
 
 
 def finite_state(state: State, number: int) -> State:
-    """Hand a state on. Raises Diverged, naming a tensor, where one is not finite: what comes
-    after it would be computed from nothing.
-    """
+    """Return the state. Raises Diverged, naming a tensor, where one is not finite."""
     floats = {name: value for name, value in state.tensors.items() if value.is_floating_point()}
     place = state.task.runtime.device  # Adam counts its steps on the CPU
     sound = [torch.isfinite(value).all().to(place, non_blocking=True) for value in floats.values()]

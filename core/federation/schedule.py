@@ -57,9 +57,7 @@ class Schedule:
         return attrs.evolve(self, clients=able, active=active)
 
     def steps_until(self, steps: int, number: int) -> int:
-        """Steps, of so many in a run, that are done after a round, counted from 1: all rounds take as
-        many.
-        """
+        """Steps of a run that are done after a round, from 1: every round takes as many."""
         return steps * min(number, self.rounds) // self.rounds
 
     def tests(self, number: int) -> bool:

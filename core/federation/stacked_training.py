@@ -24,9 +24,7 @@ SMALL = 50_000
 
 @attrs.frozen(eq=False)
 class Learner:
-    """A client in its round: its network, its images (N, C, H, W) and labels (N,), what it minimises, and
-    the index tensors of its batches.
-    """
+    """A client in a round: network, images (N, C, H, W), labels (N,), loss, batches of indices."""
 
     model: nn.Module
     images: torch.Tensor
@@ -36,9 +34,7 @@ class Learner:
 
 
 def clients_at_once(model: nn.Module, images: torch.Tensor, settings: LocalTraining) -> int:
-    """Number of clients with such a network and images (N, C, H, W) that train as one program: 1 where
-    that is no gain, or cannot be.
-    """
+    """Number of such clients that train as one program; 1 where that is no gain, or cannot be."""
     weights = sum(weight.numel() for weight in model.parameters())
     if weights > SMALL or settings.local_augmentation != "none" or widened(model, 1) is None:
         return 1

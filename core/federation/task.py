@@ -23,9 +23,7 @@ from core.training import cross_entropy
 
 
 class OwnTest(nn.Module):
-    """A client's part in a test: the model as the client has it, and which classes are the client's,
-    (C,) bool.
-    """
+    """A client in a test: its model, and the mask (C,) of its classes."""
 
     def __init__(self, model: nn.Module, classes: torch.Tensor) -> None:
         super().__init__()
@@ -84,9 +82,7 @@ class Task:
         return unpack(copy.deepcopy(self._template), tensors, prefix)
 
     def inputs(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 images (N, C, H, W) as the network takes them: normalised float32, channels
-        last.
-        """
+        """uint8 images (N, C, H, W) as network inputs: normalised float32, channels last."""
         return self.dataset.normalise(images).contiguous(memory_format=torch.channels_last)
 
     @property
@@ -122,9 +118,7 @@ class Task:
 
     @torch.no_grad()
     def outputs(self, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
-        """Logits (N, C) in float32 of uint8 images (N, C, H, W), with the model in evaluation
-        mode.
-        """
+        """Logits (N, C) float32 of uint8 images (N, C, H, W), in evaluation mode."""
         model.eval()
         with self.runtime.autocast():
             return torch.cat(
@@ -139,9 +133,7 @@ class Task:
         return outputs.argmax(1)
 
     def measure(self, model: nn.Module, data: Split) -> dict[str, float]:
-        """Return the metrics of one model; where institutions have names, also those of each on its own
-        images, as `<metric>@<site>`.
-        """
+        """Return the metrics of a model; for named institutions also `<metric>@<site>`."""
         outputs = self.outputs(model, data.images.to(self.runtime.device)).cpu()
         measured = metrics.classification(outputs, data.labels)
         centre = torch.tensor([]) if data.centre is None else data.centre
@@ -199,9 +191,7 @@ def plain(names: Sequence[str]) -> list[str]:
 
 
 def turns(labels: torch.Tensor, clients: int) -> torch.Tensor:
-    """The client that gets each image where those of a class are dealt out one by one: (N,) int64 in 0 ..
-    clients - 1, of labels (N,).
-    """
+    """Owners (N,) int64 in 0 .. clients - 1 of labels (N,), each class dealt out one by one."""
     order = labels.argsort(stable=True)
     counts = torch.bincount(labels)
     place = torch.empty_like(labels)

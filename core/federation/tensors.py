@@ -56,9 +56,7 @@ def take_each(prefix: str, tensors: Named) -> dict[int, Tensors]:
 
 
 def in_a_row(tensors: Named) -> torch.Tensor:
-    """All tensors as one vector (D,), in the order of their names: what is done to it starts one
-    kernel, not one for each of them.
-    """
+    """All tensors as one vector (D,), in the order of names: one kernel for all of them."""
     return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
 
 

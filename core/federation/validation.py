@@ -22,9 +22,7 @@ LARGEST = 1e6
 
 
 class UploadError(InputError):
-    """A client sent something that the server must not use: a run that failed, as one that diverges
-    does.
-    """
+    """A client sent what the server must not use; the run fails, as one that diverges."""
 
     status = 1
 
@@ -248,9 +246,7 @@ def _bad_tensor(tensor: Any, field: Field) -> str | None:
 
 
 class _Values(NamedTuple):
-    """Statistics of the values of a tensor: the extremes, the sum, the squared distance to where an
-    update started.
-    """
+    """Extremes, sum and squared distance from an update's start, of a tensor."""
 
     low: float
     high: float
@@ -314,9 +310,7 @@ def _unsound(
 
 
 def _mark(values: Mapping[str, _Values], form: Form) -> tuple | None:
-    """Return what all copies of an upload have in common; None where nothing is the client's own: a
-    network as it was received, or zeros.
-    """
+    """Return what copies of an upload share; None for a network as received, or zeros."""
     own = {name: values[name] for name, field in form.items() if field.identifies}
     learnt = [
         one.moved > 0 if form[name].near is not None else not one.all_zero

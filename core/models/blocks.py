@@ -15,9 +15,7 @@ GPU_IMAGES, GPU_PIXELS = 1024, 1024 * 32 * 32
 
 
 def at_once(images: torch.Tensor) -> int:
-    """Number of such images (N, C, H, W) that a network of this package should see at once where it is
-    free to choose.
-    """
+    """Number of such images (N, C, H, W) that a network should see at once."""
     pixels = images.shape[-2] * images.shape[-1]
     if images.device.type != "cpu":
         return max(16, min(GPU_IMAGES, GPU_PIXELS // pixels))

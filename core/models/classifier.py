@@ -49,8 +49,6 @@ def at_least(what: str, value: object, low: int) -> int:
 
 
 def check_name(what: str, value: object, known: Iterable[str]) -> None:
-    """Raise InputError, with the nearest name as a hint, unless the value is one of the known
-    names.
-    """
+    """Raise InputError, with the nearest name, unless the value is a known name."""
     if not isinstance(value, str) or value not in set(known):
         raise unknown(what, value, known)

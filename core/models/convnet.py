@@ -72,9 +72,7 @@ class ConvNet(Classifier):
 
 
 class Block(nn.Module):
-    """A 3x3 convolution, normalisation, ReLU and 2x2 average pooling: (N, inputs, H, W) becomes
-    (N, width, H / 2, W / 2), rounded down.
-    """
+    """3x3 convolution, norm, ReLU, 2x2 average pool: (N, inputs, H, W) to (N, width, H // 2, W // 2)."""
 
     def __init__(self, inputs: int, width: int, norm: str, padding: int) -> None:
         super().__init__()

@@ -115,9 +115,7 @@ class ImageGenerator(nn.Module):
         self.out = nn.Conv2d(width, channels, 3, padding=1)
 
     def forward(self, noise: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
-        """Images (N, channels, size, size) in [0, 1] from noise (N, z) and, where conditional,
-        labels (N,) int64.
-        """
+        """Images (N, channels, size, size) in [0, 1] of noise (N, z) and, where used, labels (N,)."""
         if (labels is None) == (self.classes > 0):
             raise InputError(
                 f"an image generator for {self.classes} classes was called "
@@ -163,9 +161,7 @@ class PatchDiscriminator(nn.Module):
         self.out = nn.Conv2d(2 * width, 1, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits (N, 1, S / 4, S / 4), positive for real, of normalised images (N, channels, S,
-        S).
-        """
+        """Logits (N, 1, S / 4, S / 4), positive for real, of normalised images (N, channels, S, S)."""
         maps = functional.leaky_relu(self.conv1(images), SLOPE)
         maps = functional.leaky_relu(self.norm(self.conv2(maps)), SLOPE)
         return self.out(maps)

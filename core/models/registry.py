@@ -50,16 +50,12 @@ def names() -> list[str]:
 
 
 def every_name() -> list[str]:
-    """All networks that `build` knows, those too that answer for every pixel or were registered, in
-    alphabetical order.
-    """
+    """Names of all networks of `build`, dense and registered ones among them, sorted."""
     return sorted(_MODELS | _DENSE | _OWN)
 
 
 def is_dense(model: str | Factory) -> bool | None:
-    """Return whether a network answers for every pixel; None for one's own. Raises InputError for an unknown
-    name.
-    """
+    """Return whether a network answers for every pixel; None for one's own, InputError if unknown."""
     if not isinstance(model, str) or model in _OWN:
         return None
     if model not in every_name():
@@ -68,9 +64,7 @@ def is_dense(model: str | Factory) -> bool | None:
 
 
 def check_options(name: str, options: Iterable[str]) -> None:
-    """Raise InputError for a network, or an option of it, that does not exist; those of one's own
-    network are seen when it is built.
-    """
+    """Raise InputError for an unknown network or option; one's own is checked when built."""
     if is_dense(name) is None:
         return
     known = [
