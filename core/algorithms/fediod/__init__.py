@@ -297,7 +297,8 @@ class FedIOD(Conversation):
         sent = images.detach()
         yield sent_down(sent, maps)
         if now < self.settings.pretrain_steps:
-            slopes = side.pull_back(side.judge_only(sent, now, maps), AnswerGradients(), now)
+            graph: Any = side.judge_only(sent, now, maps)
+            slopes = side.pull_back(graph, AnswerGradients(), now)
             assert slopes is not None  # there is an adversarial loss
             yield slopes_up(slopes)
             server.generator_step(images, slopes.sum(0))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
 
 import attrs
 import torch
@@ -202,35 +201,6 @@ def with_maps(images: torch.Tensor, maps: LabelMaps | None) -> Down:
     return lambda k: {"images": images, **(maps.of(k) if maps else {})}
 
 
-class ClientsSide(Protocol):
-    """The clients' side of stage two, as the server sees it: see `ClientsHere`."""
-
-    def answer(
-        self, images: torch.Tensor, step: int, maps: LabelMaps | None = None
-    ) -> tuple[Answers, Any]:
-        """The answers of all clients, and what `pull_back` needs to know of the step."""
-
-    def judge_only(self, images: torch.Tensor, step: int, maps: LabelMaps | None = None) -> Any:
-        """Return what `pull_back` needs to know of a step in which nobody answers."""
-
-    def answer_only(
-        self, images: torch.Tensor, step: int, part: int, maps: LabelMaps | None = None
-    ) -> Answers:
-        """The answers on images that the student alone learns from."""
-
-    def pull_back(self, graph: Any, pull: AnswerGradients, step: int) -> torch.Tensor | None:
-        """The gradients with respect to the images; D_k's step is taken when this returns."""
-
-    def logits(self, images: torch.Tensor, part: int = 0) -> torch.Tensor:
-        """z_k of any images, (K, M, classes), for tests; `part` numbers the questions of a test."""
-
-    def set_rate(self, rate: float) -> None:
-        """The learning rate of every D_k in its next step."""
-
-    def remember(self) -> None:
-        """Keep in the clients' memories what has changed."""
-
-
 class ClientsElsewhere:
     """The side of clients that are elsewhere: every call is a question to all of them.
 
@@ -317,3 +287,7 @@ class ClientsElsewhere:
 
     def remember(self) -> None:
         """Clients remember after every question."""
+
+
+#: the clients' side of stage two, as the server sees it
+ClientsSide = ClientsHere | ClientsElsewhere
