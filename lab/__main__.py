@@ -31,9 +31,7 @@ _FULL = warnings.formatwarning
 
 
 def _joined(arguments: list[str]) -> list[str]:
-    """`-p NAME VALUE` as `-p NAME=VALUE`: an option of Typer takes one value, papermill's takes
-    two.
-    """
+    """`-p NAME VALUE`, papermill's form, as Typer's `-p NAME=VALUE`."""
     joined: list[str] = []
     for text in arguments:
         if joined[-2:-1] in (["-p"], ["--parameter"]) and "=" not in joined[-1]:
@@ -52,9 +50,7 @@ def _failed(text: object, status: int, hint: str = "") -> int:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory ran out. Those of PyTorch are known by name and text, as it
-    takes seconds to import.
-    """
+    """Whether an error says that memory ran out; PyTorch's by name, as its import takes seconds."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"

@@ -77,9 +77,7 @@ class Targets:
         return self.client.copy()
 
     def shadow(self, inside: torch.Tensor) -> Client:
-        """The client with another data set: what is known, and the targets (T,) bool that are
-        inside.
-        """
+        """The client with another data set: what is known, and which targets (T,) are inside."""
         of = self.client
         inside = inside.to(of.labels.device)
         images = torch.cat([of.some(self.known), self.images[inside]])
@@ -323,9 +321,7 @@ def shared_out(clients: Sequence[Client], rng: Rng) -> list[torch.Tensor]:
 
 
 def aimed(chosen: Sequence[Client], draws: Rng) -> dict[int, Targets]:
-    """The targets of each client of a round, by its number; clients without any are left out. Raises
-    InputError where all are.
-    """
+    """The targets of each client of a round, by number, if any. InputError where all have none."""
     rows = shared_out(chosen, draws.at("outside"))
     drawn = [
         targets(client, draws.at("targets", client.id), mine)

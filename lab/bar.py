@@ -18,9 +18,7 @@ EVERY, IN_A_LOG = 1.0, 30.0
 
 
 class Bar:
-    """A bar with rounds, accuracy, traffic, time left and what is being done; nothing where it is
-    not `shown`.
-    """
+    """A bar with rounds, accuracy, traffic, time left and current work, if `shown`."""
 
     def __init__(self, name: str, rounds: int, shown: bool) -> None:
         self._bar = tqdm(

@@ -39,9 +39,7 @@ COUNTS = ("rounds", "clients", "evaluate_every")
 
 
 def checked_values(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an experiment as they are. Raises InputError for one that could not be merged with
-    others.
-    """
+    """Fields of an experiment as they are. InputError for one that could not be merged."""
     for key, value in fields.items():
         if key in OPEN and not _is_mapping(value):
             raise InputError(f"{key} must map names to values, not {brief(value)}")
@@ -84,9 +82,7 @@ Whole = Annotated[int, Field(ge=0)]
 
 
 class Part(BaseModel):
-    """A part of a specification. Where it has `fields`, the fields of an experiment that stand beside
-    its own keys are among them.
-    """
+    """A part of a specification, with fields of an experiment among its keys where it has `fields`."""
 
     model_config = ConfigDict(strict=True)
 
@@ -165,9 +161,7 @@ def short(path: Path) -> str:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping. Raises InputError, naming the file, when it is missing or
-    is not one.
-    """
+    """A YAML file's mapping. InputError, naming the file, where it is missing or no mapping."""
     text = read_text(path, LARGEST, "specification")
     try:
         data = yaml.load(text, Loader=_Loader)

@@ -76,9 +76,7 @@ class Profile(Changes):
 
 
 def profiles(root: Path | None = None) -> dict[str, Profile]:
-    """All profiles by name, in the order of their file: `profiles.yaml` in `root`, or the book's
-    where it has none.
-    """
+    """All profiles by name, in order, of `profiles.yaml` in `root`, or else of the book."""
     path = (root or TABLES) / "profiles.yaml"
     path = path if path.exists() else TABLES / "profiles.yaml"
     return _read(path, path.stat().st_mtime_ns)

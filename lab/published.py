@@ -46,9 +46,7 @@ class Published:
 
 
 def read_published(path: Path) -> list[dict[str, str]]:
-    """The rows of a published.csv; none when there is no such file. Raises InputError when a column
-    is missing.
-    """
+    """Rows of a published.csv; none without the file. InputError for a missing column."""
     if not path.exists():
         return []
     reader = csv.DictReader(io.StringIO(read_text(path, LARGEST, "list of printed numbers")))
@@ -104,9 +102,7 @@ def _matches(row: Mapping[str, str], key: str, wanted: Any) -> bool:
 
 
 def join_match(row: Mapping[str, Any], column: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row and a column ask for together: the parts of `setting` add up, in other keys the
-    column prevails.
-    """
+    """The `setting`s of a row and a column, merged; in other keys the column prevails."""
     parts = [str(match["setting"]) for match in (column, row) if "setting" in match]
     return {**row, **column, **({"setting": ",".join(parts)} if parts else {})}
 
@@ -128,9 +124,7 @@ def match_one(rows: list[dict[str, str]], match: Mapping[str, Any], where: str) 
 
 
 def as_published(row: Mapping[str, str], where: str) -> Published:
-    """A row of published.csv as a number. Raises InputError for a value that is neither a number
-    nor OOM.
-    """
+    """A row of published.csv as a number. InputError for a value that is neither that nor OOM."""
     text = row["value"]
     try:
         value = None if text == "OOM" else float(text)

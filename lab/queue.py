@@ -91,9 +91,7 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
 def _wanted(
     profile: str, only: str | None, done: Mapping[str, Record]
 ) -> Iterator[tuple[Cell, bool]]:
-    """The cells of all tables, or of what `only` names, that a run can fill, each with whether a
-    larger budget has answered it.
-    """
+    """Cells of all tables, or of `only`, that can be run, and whether a larger budget is there."""
     named = only is None
     part = (only or "").strip("/").casefold()
     papers = {path.parent.name for path in TABLES.glob("*/*.yaml")}
@@ -138,9 +136,7 @@ def _answered(spec: TableSpec, profile: str, done: Mapping[str, Record]) -> set[
 
 
 def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
-    """Why an experiment cannot begin where these data sets are, with the nearest name for one that
-    nobody knows; None if it can.
-    """
+    """Why an experiment cannot begin on these data, with the nearest known name; None if it can."""
     name, file = experiment.dataset, written(experiment.partition)
     if name in here:
         return None if file is None or file.is_file() else f"the split file {file} is not here"
@@ -172,9 +168,7 @@ def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
 
 
 def places(experiment: Experiment, paper: str, out: Path | None = None) -> tuple[Path, Path]:
-    """The files that hold an experiment's record and its checkpoint. Runs that no table asks for have
-    checkpoints of their own.
-    """
+    """Files of an experiment's record and checkpoint; those of other runs stand apart."""
     below = out or RESULTS
     clone = out is None and not INSTALLED
     saved = REPOSITORY / ".checkpoints" if clone else below / "checkpoints"
@@ -254,9 +248,7 @@ def measure_anew(
 def _complete(
     experiment: Experiment, files: Sequence[Path], checkpoint: Path
 ) -> tuple[Record, Path] | None:
-    """The first of the files that holds a complete record of an experiment, if there is one; a
-    checkpoint that a kill left beside it goes.
-    """
+    """The first file with a complete record of an experiment, whose old checkpoint is removed."""
     for known in files:
         if not known.exists():
             continue

@@ -69,9 +69,7 @@ class Record:
         return {self.experiment.dataset: self.fingerprint, **self.inputs}
 
     def add(self, result: RoundResult) -> None:
-        """Enter the next round. Raises InputError, and enters nothing, for one that no record can
-        hold.
-        """
+        """Enter the next round. InputError, with nothing entered, for one that no record can hold."""
         rounds, metrics = [*self.rounds, result.row()], dict(result.metrics)
         totals = {"up": result.ledger.total("up"), "down": result.ledger.total("down")}
         attrs.evolve(self, rounds=rounds, metrics=metrics, bytes=totals).check()
@@ -102,9 +100,7 @@ class Record:
         return self.seconds * self.environment.get("threads", 1) if on_cpu else math.nan
 
     def save(self, path: Path) -> None:
-        """Write the record atomically. Raises FileError when it cannot be written, and InputError for
-        what `load` would not take.
-        """
+        """Write the record atomically. FileError if it cannot be; InputError for what `load` refuses."""
         self.check()
         experiment = {"id": self.experiment.id, "experiment": self.experiment.to_dict()}
         write_json(path, experiment | self._fields())
@@ -156,9 +152,7 @@ def reckoning(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def split_digest(experiment: Experiment) -> str | None:
-    """SHA-256 of the file in which a partition is written down; None where it is drawn, and where
-    there is no such file.
-    """
+    """SHA-256 of a partition's file; None where it is drawn or there is no such file."""
     file = partition.written(experiment.partition)
     return hashlib.sha256(file.read_bytes()).hexdigest() if file and file.is_file() else None
 
@@ -177,9 +171,7 @@ def inputs(experiment: Experiment, algorithm: Algorithm) -> dict[str, str]:
 
 
 def new_record(experiment: Experiment, task: Task, algorithm: Algorithm | None = None) -> Record:
-    """An empty record of an experiment on this machine; its settings are those of the algorithm that
-    runs, by default the experiment's.
-    """
+    """An empty record of an experiment here, with the experiment's settings unless others run."""
     algorithm = algorithm or experiment.new_algorithm()
     return Record(
         experiment=experiment,

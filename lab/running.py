@@ -40,9 +40,7 @@ def make_task(experiment: Experiment, runtime: Runtime | None = None) -> Task:
 
 
 def task_on(dataset: data.Dataset, experiment: Experiment, runtime: Runtime) -> Task:
-    """The task of an experiment on data that are at hand, with a validation split where it asks for
-    one.
-    """
+    """The task of an experiment on data at hand, with a validation split where asked for."""
     if experiment.evaluate_on == "val":
         dataset = data.with_validation(dataset, Rng(0).at("validation"))
     parties = dataset.sites if experiment.partition.get("name") == "natural" else ()
@@ -204,9 +202,7 @@ def _taken(
     progress: bool,
     deadline: float | None,
 ) -> bool:
-    """Take the rounds into the record, and its file, as they come; whether there was time for
-    all.
-    """
+    """Enter rounds into the record and its file as they come; whether there was time for all."""
     in_time, total = _in_time(deadline), record.experiment.rounds
     name = f"{record.experiment.algorithm}, seed {record.experiment.seed}"
     with (

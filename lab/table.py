@@ -139,9 +139,7 @@ class Column(Entry):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, data: Any) -> Any:
-        """`alpha` may be called `beta` (FedVCK's name) or stand in the partition; the name may be left
-        out.
-        """
+        """`alpha` may be `beta` (FedVCK) or stand in the partition, with or without its name."""
         if not isinstance(data, dict):
             return data
         if {"alpha", "beta"} <= set(data):
@@ -186,9 +184,7 @@ class Choice(Part):
 
 
 class Absent(Part):
-    """Cells of the grid for which the paper prints no number; None stands for all rows, columns or
-    metrics.
-    """
+    """Cells without a printed number; None stands for all rows, columns or metrics."""
 
     rows: list[str] | None = None
     columns: list[str] | None = None
@@ -278,9 +274,7 @@ class TableSpec(Part):
 
     @classmethod
     def load(cls, path: Path) -> TableSpec:
-        """Read a specification. Raises InputError, naming file and key, for anything that is wrong
-        in it.
-        """
+        """Read a specification. InputError, naming file and key, for what is wrong in it."""
         spec = read(cls, {**read_yaml(path), "path": path}, short(path))
         for row in of_table(read_published(path.with_name("published.csv")), spec.table):
             spec._published.setdefault(row["metric"], []).append(row)
@@ -300,9 +294,7 @@ class TableSpec(Part):
 
     @classmethod
     def of_paper(cls, paper: str, root: Path | None = None) -> list[TableSpec]:
-        """A paper's tables in printed order, whatever is wrong with another's; raises InputError for
-        an unknown paper.
-        """
+        """A paper's tables in printed order. InputError for an unknown paper."""
         papers = {path.parent.name for path in (root or TABLES).glob("*/*.yaml")}
         if paper not in papers:
             raise unknown("paper", paper, papers)
@@ -379,9 +371,7 @@ class TableSpec(Part):
         return "MB" if metric.startswith("upload_mb") else "percent"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Names of the rows that are compared with each other in every column, for the direction of
-        a result: rows that a paper prints.
-        """
+        """Names of the printed rows that a result's direction compares in every column."""
         names = [row.name for row in self.rows if row.printed]
         if self.compare == "all":
             return list(itertools.combinations(names, 2))
@@ -392,9 +382,7 @@ class TableSpec(Part):
         return [(name, self.compare) for name in names if name != self.compare]
 
     def cells(self, profile: str) -> list[Cell]:
-        """Every cell with its runs at a profile, row by row. Raises InputError for an unknown
-        profile or setting.
-        """
+        """Every cell with its runs at a profile, row by row. InputError for unknown profile or setting."""
         chosen = Profile.load(profile, self.path.parents[1])
         known = self._cells.get(profile)
         if known is None or known[0] is not chosen:

@@ -89,9 +89,7 @@ def fail_where(failed: object) -> None:
 
 
 def pairs(given: list[str] | None, what: str = "settings") -> dict[str, Any]:
-    """`NAME=VALUE` texts as a mapping. Raises InputError, which says `what` they are, for another text and
-    for a name that is set twice.
-    """
+    """`NAME=VALUE` texts as a mapping. InputError, naming `what`, for other text or a name set twice."""
     found: dict[str, Any] = {}
     for text in given or []:
         key, equals, value = text.partition("=")

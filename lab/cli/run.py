@@ -197,9 +197,7 @@ def _by_other_code() -> Callable[[Any], bool]:
 
 
 def _measured_before(record: Any, path: Path, asked: dict[str, str]) -> str:
-    """What is said of a record that was there. Raises InputError where it was measured in another way than
-    is asked for.
-    """
+    """Note on a record that was there. InputError where it was measured in another way."""
     from lab.source import code_version
 
     for name, value in asked.items():

@@ -84,9 +84,7 @@ def _folder(context: Context, name: str) -> str | None:
 def _clients(
     text: str, folder: str | None, number: int | None, where: Runtime
 ) -> tuple[Experiment, list[Client]]:
-    """An experiment and the client with this number, of the data below a folder; without one all clients,
-    of this machine's data.
-    """
+    """An experiment and its client of a number, on a folder's data; without folder all clients."""
     stated = Experiment.from_dict(json.loads(text))
     if folder is None or number is None:
         return stated, make_clients(stated, make_task(stated, where))

@@ -113,9 +113,7 @@ class Deployment:
                 continue
 
     def command(self, *command: str) -> str:
-        """Run a command, whose new files are for their owner alone; what it printed. Raises InputError
-        where it fails.
-        """
+        """Output of a command, whose new files are private to the user. InputError where it fails."""
         how = {"env": self.environment, "cwd": self.folder, "capture_output": True, "text": True}
         try:
             done = subprocess.run(command, umask=0o077, **how)  # type: ignore[call-overload]
@@ -176,9 +174,7 @@ class Deployment:
         return ", ".join(filter(None, [run["status"], run["status-details"]]))
 
     def run(self, experiment: Experiment, *options: str, **config: str | float) -> Path:
-        """Begin a run; the file in which its record will stand. `config` is for the run, `options` are
-        Flower's.
-        """
+        """Begin a run with `config` and Flower's `options`; the file where its record will stand."""
         records = self.folder / "records"
         stated = {"experiment": json.dumps(experiment.to_dict()), "out": str(records), **config}
         overrides = self.folder / "run.toml"

@@ -142,9 +142,7 @@ def scatter(
     log: str = "",
     title: str = "",
 ) -> Figure:
-    """A cloud of points for each value of `by`, in a colour and with a mark of its own. Arguments are
-    those of `lines`.
-    """
+    """A cloud of points, in colour and mark, for each value of `by`; arguments as of `lines`."""
     check_columns(frame, x, y, by)
     import seaborn as sns
 

@@ -285,9 +285,7 @@ def refuted(found: Sequence[Lead], by: float = 0.0) -> bool:
 
 
 def chances(found: Sequence[Lead], by: float) -> list[float]:
-    """How likely leads as low are where they are `by` in truth, in rising order; of those that have more
-    than one seed.
-    """
+    """Probabilities, rising, of leads as low as these if they are `by`; of two seeds or more."""
     return sorted(
         probability(gaps, by, one.cell.metric in EXACT)
         for one in found
@@ -330,9 +328,7 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
 def _has(
     least: Mapping[str, float], cells: Mapping[str, Cell | None], measured: Mapping[str, Record]
 ) -> bool:
-    """Whether the means of a row, whose cells of one column are given by metric, are as large as is asked;
-    what is not measured is not.
-    """
+    """Whether the measured means of a row, by metric, are as large as asked."""
     found = {name: values(cell, measured) if (cell := cells.get(name)) else {} for name in least}
     return all(
         bool(found[name]) and statistics.fmean(found[name].values()) >= value

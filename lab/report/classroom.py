@@ -139,9 +139,7 @@ _PAGE = re.compile(r"\[([^\]]+)\]\((?:\.\./notebooks/)?(\d\d_\w+)(?:#[^)]*)?\)")
 
 
 def linked(text: str, here: Container[str]) -> str:
-    """A text whose links lead to the notebooks of a folder, named by their stems; others become plain
-    words.
-    """
+    """A text with links to the notebooks of a folder by stem; other links become plain words."""
     return _PAGE.sub(
         lambda link: f"[{link[1]}]({link[2]}.ipynb)" if link[2] in here else link[1], text
     )

@@ -104,9 +104,7 @@ def image_rows(rows: Mapping[str, Any], title: str = "", inches: float = 0.62) -
 
 
 def to_html(figure: Figure, alt: str | None = None) -> str:
-    """A figure as an HTML fragment; its words are `alt`, by default its own description. Raises InputError
-    when there is none.
-    """
+    """A figure as HTML with `alt` or its own description. InputError where it has none."""
     from matplotlib import rc_context
 
     text = " ".join((alt or str(figure.get_label())).split())

@@ -242,8 +242,6 @@ def _row(cell: Cell, found: Judgement, runs: Sequence[Record]) -> dict[str, Any]
 
 
 def _reckoned(run: Record) -> str:
-    """The precision of a run, and its device if that is not the CPU: what else `reckoning` names is in
-    the last digits.
-    """
+    """Precision of a run, and its device if not the CPU; the rest moves the last digits only."""
     by = reckoning(run.environment)
     return by["precision"] + f" on {by['device']}" * (by["device"] != "cpu")

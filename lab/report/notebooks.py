@@ -266,9 +266,7 @@ def with_setup(source: Path) -> str:
 
 
 def paired(source: Path) -> str:
-    """The text of the .ipynb that belongs to a .py: what jupytext makes of it, with the same
-    identifiers every time.
-    """
+    """Text of the .ipynb of a .py, as jupytext makes it, with the same identifiers every time."""
     nbformat = needed("nbformat")
     notebook = read(source)
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL})
@@ -278,9 +276,7 @@ def paired(source: Path) -> str:
 
 
 def sync(folder: Path = NOTEBOOKS) -> list[Path]:
-    """Bring the setup cell of every .py of a folder up to date, write its .ipynb again, and return the
-    files that changed.
-    """
+    """Update all setup cells of a folder, write every .ipynb, and return the changed files."""
     changed = []
     for source in sorted(folder.glob("*.py")):
         for file, made in ((source, with_setup), (source.with_suffix(".ipynb"), paired)):

@@ -64,9 +64,7 @@ def settings(name: str) -> str:
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """What the comments `#:` above the fields of an attrs class say, by field; those of its bases
-    too.
-    """
+    """Comments `#:` above the fields of an attrs class and its bases, by field."""
     found: dict[str, str] = {}
     for one in reversed([base for base in cls.__mro__ if attrs.has(base)]):
         said: list[str] = []

@@ -70,9 +70,7 @@ def unanswered(solution: str, check: str) -> tuple[list[str], list[str]]:
 
 
 def write_students(sources: Iterable[Path], folder: Path) -> list[Path]:
-    """Write the student notebook of each source into a folder, and an index of all that lie there;
-    return the files.
-    """
+    """Write each source's student notebook, and an index, into a folder; return the files."""
     nbformat = notebooks.needed("nbformat")
     folder.mkdir(parents=True, exist_ok=True)
     sources, written = list(sources), []

@@ -176,9 +176,7 @@ def _choices(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str, A
 
 
 def _stated(record: Record) -> set[str]:
-    """In what a run is other than its algorithm, variant, profile and model give it to whoever states no
-    more, and those names themselves.
-    """
+    """Settings in which a run differs from its defaults, with the names it was found by."""
     run = record.experiment
     given = ("algorithm", "variant", "dataset", "model")
     mine = _choices(run, record.settings)

@@ -174,9 +174,7 @@ def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
 
 
 def _order(cells: Sequence[Cell], known: Mapping[str, Record]) -> tuple[float, ...] | None:
-    """Number of methods and of seeds, and tau with its interval, of a column's cells; None where there is
-    nothing to order.
-    """
+    """Number of methods and of seeds, and tau with interval, of a column; None without an order."""
     rows = [
         (float(cell.published.value), found)
         for cell in cells

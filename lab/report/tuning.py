@@ -57,9 +57,7 @@ def tuning_table(
     table: tuple[str, str] = TABLE,
     profile: str = PROFILE,
 ) -> pd.DataFrame:
-    """`tuning_frame` as a page shows it: a line per try, settings as text, the chosen ones
-    marked.
-    """
+    """`tuning_frame` for a page: a line per try, settings as text, chosen ones marked."""
     frame = tuning_frame(measured, table, profile)
     frame["settings"] = frame["settings"].map(_in_words)
     frame["method"] = frame.pop("algorithm").map(method_name)

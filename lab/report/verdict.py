@@ -149,9 +149,7 @@ def measured(record: Record, cell: Cell) -> float | None:
 
 
 def budget(profile: str, stand_in: str | None) -> str:
-    """`FULL` for what was run as a paper ran its own, or until nothing moves, on its data; else
-    `REDUCED`.
-    """
+    """`FULL` where it ran as in the paper or until it changed no more, on its data; else `REDUCED`."""
     return FULL if profile in DECIDING and not stand_in else REDUCED
 
 
@@ -161,9 +159,7 @@ def unfair(cell: Cell) -> str | None:
 
 
 def values(cell: Cell, records: Mapping[str, Record]) -> dict[int, float]:
-    """The measured values of a cell by seed, in the order of the seeds; none where its runs stop
-    before the rounds of its heading.
-    """
+    """Measured values of a cell by seed, in order; none for runs short of its rounds."""
     if cell.cut:
         return {}
     found = {run.experiment.seed: measured(run, cell) for run in cell.records(records)}
@@ -258,9 +254,7 @@ def planned(cell: Cell) -> int:
 
 
 def mean_and_std(found: Sequence[float]) -> tuple[float, float | None]:
-    """Of values over seeds, at least one: the sample standard deviation is None for one, and nan where
-    a value is not a finite number.
-    """
+    """Mean and deviation over seeds; None for one seed, nan where a value is not finite."""
     mean = statistics.fmean(found)
     if len(found) < 2:
         return mean, None
@@ -307,9 +301,7 @@ def measured_values(
 
 
 def _other_choices(cell: Cell, records: Mapping[str, Record]) -> list[tuple[str, str]]:
-    """What the book chose for a cell, and the verdict on the printed number by the other choice; those that
-    have all planned seeds.
-    """
+    """Chosen setting of a cell and the verdict under the other choice, if all seeds are there."""
     print_, found = cell.published, []
     for chosen, other in cell.alternatives():
         scores = list(values(other, records).values())

@@ -40,9 +40,7 @@ PRELOADED = [
 
 
 def surroundings() -> str:
-    """Hash what executed notebooks depend on: code, tables, records, claims, the names of the data sets
-    that are here, Python.
-    """
+    """Hash of what notebooks depend on: code, tables, records, claims, data at hand, Python."""
     root = notebooks.ROOT
     digest = hashlib.sha256(f"{sys.version}{sorted(data.present_names())}".encode())
     for file in sorted(file for pattern in SURROUNDINGS for file in root.glob(pattern)):

@@ -85,9 +85,7 @@ def source(page: str, root: Path = ROOT) -> Path:
 
 
 def configuration(text: str) -> dict[str, Any]:
-    """The settings of `_config.yml`, with all that follows from the one public address of the
-    repository.
-    """
+    """Settings of `_config.yml`, with all that follows from the repository's public address."""
     settings = yaml.safe_load(text)
     url = settings["repository"]["url"] = settings["repository"]["url"].rstrip("/")
     html, config = settings.setdefault("html", {}), settings["sphinx"]["config"]
@@ -126,9 +124,7 @@ def lay_out(executed: list[Path]) -> None:
 
 
 def write_tree(folder: Path, wanted: dict[Path, bytes]) -> None:
-    """Make a folder hold exactly the wanted files, leaving those that already have their content
-    untouched, so that Sphinx can skip them.
-    """
+    """Make a folder hold exactly these files; unchanged ones stay untouched, for Sphinx to skip."""
     for file in [path for path in folder.rglob("*") if path.is_file()]:
         if file.relative_to(folder) not in wanted:
             file.unlink()
@@ -140,9 +136,7 @@ def write_tree(folder: Path, wanted: dict[Path, bytes]) -> None:
 
 
 def as_shown(executed: Path) -> bytes:
-    """An executed notebook with tidy tables, and without papermill's notes, which name folders of
-    this machine and change with each run.
-    """
+    """An executed notebook with tidy tables and without papermill's notes on this machine."""
     notebook = json.loads(executed.read_text(encoding="utf-8"))
     for part in [notebook, *notebook["cells"]]:
         part["metadata"].pop("papermill", None)
@@ -181,9 +175,7 @@ def tidy(html: str) -> str:
 
 
 def _sphinx() -> None:
-    """Run Jupyter Book. Any warning fails; then the next build reads all pages again, because Sphinx
-    warns only once per page.
-    """
+    """Run Jupyter Book. A warning fails, and the next build reads all pages, to warn again."""
     shutil.rmtree(HTML, ignore_errors=True)  # no page of an older book may stay in the site
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build"]
     done = subprocess.run(
