@@ -26,10 +26,7 @@ class Diverged(InputError):
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> InputError:
-    """The error for a name that is not one of `known`, with the nearest name as a hint.
-
-    Returns (does not raise) the error: `raise unknown("data set", "cifar", names)`.
-    """
+    """The InputError (to be raised) for a name that is not in `known`, with the nearest as a hint."""
     # numbers first, by size
     names = sorted(known, key=lambda each: (0, int(each)) if each.isdecimal() else (1, each))
     said = no_such(kind, name, names)

@@ -25,9 +25,8 @@ WORTH = 100
 
 
 def record(work: Callable[[], None], draws: Sequence[torch.Generator]) -> torch.cuda.CUDAGraph:
-    """The graph of what `work` starts on the current GPU, recorded and not done; `draws` are the
-    generators there that it draws from. Raises RuntimeError where it waits for the GPU or takes
-    something from the host.
+    """The graph of `work` on the current GPU, recorded, not run; `draws` are its generators. RuntimeError
+    where it waits for the GPU or takes something from the host.
     """
     graph, mode = torch.cuda.CUDAGraph(), torch.cuda.get_sync_debug_mode()
     for generator in draws:

@@ -107,9 +107,8 @@ class AsynDGAN(Algorithm):
     remote_calls = ("introduce", "judge")
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh generator and a fresh segmentation network. Raises InputError where images would
-        be augmented: the server trains on made ones as they are; and where they are too small for
-        the clients' discriminators.
+        """A fresh generator and segmentation network. Raises InputError for augmented images, as the
+        server trains on made ones, and for images too small for the discriminators.
         """
         if self.settings.local_augmentation != "none":
             raise InputError(

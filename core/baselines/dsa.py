@@ -25,9 +25,8 @@ class Settings(dc.Settings):
 
     @classmethod
     def released(cls) -> Self:
-        """The commands in the authors' repository start from real images; its batches are drawn
-        without replacement. It does not flip digits, and augments what the server trains on; the
-        server here does as that of GDD-FL.
+        """The authors' commands: real starts, batches without replacement. They do not flip digits, and
+        augment what the server trains on, which here does as GDD-FL's.
         """
         return cls(init="real", replacement=False)
 

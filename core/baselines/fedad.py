@@ -56,9 +56,8 @@ class Settings(LocalTraining):
 
 
 def with_attention(network: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs (N, C, S, S) of a network and its attention (N, h, w) from one pass: the attention is
-    sum_c phi_c(x)^2 at the bottleneck, over its largest value. Raises InputError for a network that is
-    no U-Net.
+    """Outputs (N, C, S, S) of a U-Net, and its attention sum_c phi_c(x)^2 at the bottleneck over its
+    largest value, (N, h, w), from one pass. Raises InputError for another network.
     """
     if not isinstance(network, UNet):
         raise InputError("FedAD takes attention from an encoder of maps: it needs the model 'unet'")

@@ -100,9 +100,8 @@ class FedDF(fedavg.FedAvg):
     def _distil(
         self, task: Task, student: nn.Module, images: torch.Tensor, ensemble: torch.Tensor, rng: Rng
     ) -> None:
-        """x_{t,j} = x_{t,j-1} - eta d KL / d x_{t,j-1}, j = 1 .. N or until the divergence stands
-        still; then the weights of the smallest divergence. Raises InputError where a single image
-        is all there is to learn from and to look at.
+        """x_{t,j} = x_{t,j-1} - eta d KL / d x_{t,j-1}, j = 1 .. N or while the divergence falls; the
+        weights of the smallest one. Raises InputError for a single image.
         """
         settings = self.settings
         optimiser = public.adam(

@@ -76,10 +76,7 @@ class Settings(fedavg.Settings):
 
 
 class FedDistill(fedavg.FedAvg):
-    """Clients keep their outputs near the mean outputs of all clients on the same class.
-
-    With `sharing: models` all else is FedAvg.
-    """
+    """Clients keep their outputs near all clients' mean of the class; else FedAvg (`sharing: models`)."""
 
     Settings = Settings
     task_kinds = CLASSIFICATION

@@ -147,9 +147,8 @@ class FedKD(Algorithm):
         return (one.epsilon or one.full_epsilon, one.delta) if each else None
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """The student's first weights, and how many public images will be answered with which
-        noise. Raises InputError where the teachers would train in more rounds than there are: none
-        would answer; and where only a sum would be protected that nobody forms.
+        """The student's first weights; number of images to answer, and noise. Raises InputError where
+        teachers train in more rounds than there are, or nobody forms the sum that is protected.
         """
         if self.settings.local_rounds > self.schedule.rounds:
             raise InputError(
@@ -276,9 +275,8 @@ class FedKD(Algorithm):
         return Message({"answers/levels": steps, "answers/scale": scale} | counts)
 
     def _keep_to_budget(self, client: Client, message: Message) -> None:
-        """Enter that a private client answers. Raises InputError where it has done so before, and
-        where it is asked for more answers, for less noise, or to share the noise with more clients
-        than a round has.
+        """Enter that a private client answers. Raises InputError the second time, and where it is asked
+        for more answers, less noise, or more sharers than a round has clients.
         """
         settings, (queries, noise) = self.settings, self._budget(client.task)
         round_ = self.schedule.active or self.schedule.clients
@@ -376,10 +374,7 @@ class FedKD(Algorithm):
 
 
 def quantised(logits: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (n, C) as steps of their largest size, int8 in -levels .. levels, and that size (1,).
-
-    They come back as steps * size / levels, at most half a step away.
-    """
+    """Logits (n, C) as int8 steps of size / levels, and the size, their largest, (1,)."""
     size = logits.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
     return (logits / size * levels).round().to(torch.int8), size[None]
 

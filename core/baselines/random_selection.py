@@ -33,9 +33,8 @@ class Settings(OneShotSettings):
 
     @classmethod
     def released(cls) -> Self:
-        """The choice and the epochs of GDD-FL's code. Its server's rate also falls by a cosine, and it
-        keeps the epoch with the best area under the curve on real validation images: `server_cosine` and
-        `last_client_chooses` do that.
+        """GDD-FL's code: its choice and epochs; a cosine rate, and the epoch with the best validation
+        AUC, are `server_cosine` and `last_client_chooses`.
         """
         return cls(choice="first", server_epochs=100)
 

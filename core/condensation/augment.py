@@ -94,10 +94,7 @@ _TENSORS = ("colour", "cutout", "affine", "mapped")
 
 
 def parts_of(strategy: str) -> tuple[str, ...]:
-    """The transforms named in a strategy such as "color_flip"; none for "none" and "".
-
-    Raises InputError for an unknown one.
-    """
+    """Transforms named in a strategy such as "color_flip" or "none". InputError for an unknown one."""
     if strategy in ("", "none"):
         return ()
     parts = tuple(strategy.split("_"))

@@ -106,9 +106,8 @@ def class_balanced_weights(labels: torch.Tensor, classes: int) -> torch.Tensor:
 
 @attrs.frozen(eq=False)
 class BilevelStep:
-    """Result of one outer step of K clients, without a graph: the `gradient` of the outer loss with
-    respect to the knowledge, (K, M, ...); the outer `loss`, (K,); `weights` after the inner steps,
-    (K, ...) each.
+    """An outer step of K clients without a graph: `gradient` with respect to the knowledge, (K, M, ...),
+    outer `loss`, (K,), and `weights` after the inner steps, (K, ...) each.
     """
 
     gradient: torch.Tensor
@@ -238,9 +237,8 @@ class Extraction:
 
 @attrs.frozen(eq=False)
 class ExtractionProblem:
-    """One client: its real images (N, C, H, W) uint8 with labels (N,) and weights phi (N,), the
-    knowledge (M, C, H, W) float32 that it starts from with labels (M,), and the stream that its
-    batches are drawn from.
+    """One client: real images (N, C, H, W) uint8 with labels and weights phi (N,); knowledge to start
+    from (M, C, H, W) float32 with labels (M,); the stream of its batches.
     """
 
     images: torch.Tensor

@@ -315,9 +315,8 @@ class MatchingObjective:
         return Target(torch.cat(parts), statistics, augmentation)
 
     def blocks(self, counts: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-        """Runs of clients, and their groups, whose images are embedded at once: as many as
-        `at_once` says, or one client, whose images may share statistics. `counts` are the images of
-        each group.
+        """Runs of clients and their groups that are embedded at once, as many as `at_once` allows, or one
+        client; `counts` are the images of each group.
         """
         most = at_once(self.real.images)
         groups = list(itertools.accumulate(self.draws.sizes, initial=0))

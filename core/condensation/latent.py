@@ -149,9 +149,8 @@ class LatentEncoder(nn.Module):
 
 
 class GroupwiseNorm(nn.Module):
-    """Batch normalisation with statistics per group, as one scale and one shift per image and
-    channel. The encoder sets `group` (N,), the number of `groups` and the `statistics` (2, G, C),
-    None for those of the batch, before every pass.
+    """Batch normalisation per group, as one scale and shift per image and channel. Set before a pass:
+    `group` (N,), number of `groups`, and `statistics` (2, G, C), None for those of the batch.
     """
 
     def __init__(self, layer: nn.BatchNorm2d) -> None:

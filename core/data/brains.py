@@ -66,9 +66,8 @@ def stacked(paths: Sequence[Path], side: int) -> np.ndarray:
 
 
 def by_size(cases: Sequence[tuple[np.ndarray, np.ndarray]], train: int, folder: Path) -> Arrays:
-    """Images and masks (N, S, S) of cases as arrays of `core.data.sites`: the first `train` cases, sorted
-    by pixels of tumour, in ten nodes; the others go to the nodes of their sizes. Raises InputError for
-    too few.
+    """Images and masks (N, S, S) of cases as arrays of `core.data.sites`: the first `train` cases by tumour
+    size in ten nodes, the others in the nodes of their sizes. Raises InputError for too few.
     """
     if train < NODES or train == len(cases):
         raise InputError(f"{folder} has {len(cases)} cases, too few for {NODES} nodes and a test")

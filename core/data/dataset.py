@@ -27,10 +27,7 @@ PARTS = ("train", "val", "test")
 
 @attrs.frozen(eq=False)
 class Split:
-    """Images of one split with what is known of each.
-
-    Raises InputError when dtypes or lengths do not fit together.
-    """
+    """Images of a split, with what is known of each. InputError for dtypes or lengths that do not fit."""
 
     #: uint8, (N, C, H, W), H == W
     images: torch.Tensor

@@ -101,9 +101,8 @@ def from_folders(
 def visible(
     place: Path, wanted: str, folders: set[str] | None, files: tuple[str, ...] = ()
 ) -> list[Path]:
-    """Entries of a folder that are read, in order: folders of these names (None: of any), and files
-    of these endings. Raises InputError where there is no such folder, and for any other entry but
-    hidden ones and texts.
+    """Entries of a folder in order: folders of these names (None: of any), files of these endings. Raises
+    InputError without the folder, and for other entries but hidden ones and texts.
     """
     if not place.is_dir():
         raise InputError(f"there is no folder {place}, which should hold {wanted}")

@@ -15,9 +15,8 @@ MASKS = ("random", "equispaced", "centre")
 
 
 def column_mask(size: int, acceleration: int, kind: str, rng: Rng) -> np.ndarray:
-    """Return which columns of a centred spectrum are measured, (size,) bool: one of `acceleration`,
-    the lowest frequencies among them; the others at random, at equal distances, or the next lowest. Raises
-    InputError for an unknown kind and for an acceleration below 1.
+    """Return which columns of a centred spectrum are measured, (size,) bool, one of `acceleration`: the
+    lowest, and others by `kind`. Raises InputError for an unknown kind or an acceleration below 1.
     """
     if kind not in MASKS or acceleration < 1:
         kinds = f"{', '.join(MASKS[:-1])} or {MASKS[-1]}"

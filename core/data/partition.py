@@ -36,10 +36,7 @@ LARGEST_FILE = 2**27
 
 
 def iid(labels: Labels, clients: int, seed: int) -> Parts:
-    """Shuffle all samples and cut them into `clients` parts whose sizes differ by at most one.
-
-    Raises InputError when there are more clients than samples.
-    """
+    """Random parts whose sizes differ by at most one. InputError for more clients than samples."""
     labels = _labels(labels)
     _check(labels, len(labels), clients, seed, 1)
     order = Rng(seed).at("partition", "iid").numpy().permutation(len(labels))

@@ -192,10 +192,7 @@ def to_wire(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -
 
 
 def encode(images: torch.Tensor, dataset: Dataset, wire: str) -> torch.Tensor:
-    """Condensed images (M, C, H, W) as they travel: one byte a pixel, or float32 as they are.
-
-    Raises Diverged when they are far from any image (`FAR`), which one byte a pixel would hide.
-    """
+    """Condensed images (M, C, H, W) as they travel, uint8 or float32. Diverged where `FAR` from any."""
     if not (images.abs() < FAR).all():  # also where a value is no number
         raise Diverged(
             "condensation has diverged, its images are not finite or far out of range: try a "

@@ -92,10 +92,7 @@ def painted(task: Task, generator: LabelToImage | nn.Module, labels: torch.Tenso
 
 
 def draw(maps: Sequence[torch.Tensor], count: int, rng: Rng) -> LabelMaps:
-    """Label maps for a batch, from each of K clients' maps in turn, with replacement.
-
-    Which client is the first is drawn: a batch may have fewer maps than there are clients.
-    """
+    """Label maps for a batch, drawn with replacement from each client in turn, the first one at random."""
     draws = rng.generator()
     first = int(torch.randint(len(maps), (1,), generator=draws))
     labels, rows = [], torch.full((len(maps), count), -1)

@@ -66,10 +66,7 @@ def answers(task: Task, teachers: Sequence[nn.Module], images: torch.Tensor) -> 
 def adam(
     model: nn.Module, lr: float, steps: int | None = None, clip_norm: float | None = None
 ) -> torch.optim.Adam:
-    """Adam; its learning rate falls to 0 along a cosine in `steps` steps, where they are given.
-
-    `clip_norm` bounds the norm of all gradients together.
-    """
+    """Adam, falling to 0 along a cosine in `steps`, if given; `clip_norm` bounds all gradients' norm."""
     parameters = list(model.parameters())
     optimiser = training.adam(parameters, lr)
     if clip_norm is not None:

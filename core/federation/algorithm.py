@@ -226,10 +226,7 @@ class Algorithm:
         ledger: Ledger,
         fewest: int = 1,
     ) -> dict[int, Message]:
-        """Return the answers of these clients that have the form, counted; see `validate_uploads`.
-
-        Every upload of every algorithm comes by here before anything is computed from it.
-        """
+        """Return the clients' answers that are valid, counted; all uploads of all algorithms come by here."""
         announced = {
             client.id: check_announced(client.id, len(client), len(client.task.dataset.train))
             for client in clients

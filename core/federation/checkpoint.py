@@ -64,10 +64,7 @@ def save(
 def restore(
     path: Path, key: Mapping[str, str], task: Task, clients: Sequence[Client]
 ) -> Checkpoint | None:
-    """The checkpoint at `path`, or None when there is none; fills the clients' memories.
-
-    Raises FileError, and fills nothing, when the file is damaged or was written with another key.
-    """
+    """The checkpoint at `path` if any, memories filled. FileError if damaged or of another key."""
     if not path.exists() and not path.is_symlink():
         return None
     if not path.is_file():

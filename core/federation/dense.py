@@ -225,9 +225,8 @@ def task_of(
     runtime: Runtime | None = None,
     parties: tuple[str, ...] = (),
 ) -> Task:
-    """Return the task that a data set is for, learned with a network as `Task` takes it. Raises
-    InputError for an unknown network, and for one that does not give the kind of answer that the
-    task asks for.
+    """Return the task of a data set, learned with a network as `Task` takes it. Raises InputError for a
+    network that is unknown, or that gives another kind of answer.
     """
     kind, dense = TASKS[dataset.task_kind], models.is_dense(model)
     if dense is not None and dense != (kind is not Task):

@@ -144,9 +144,8 @@ def rounds(
 
 
 def tested(algorithm: Algorithm, task: Task, state: State, number: int) -> dict[str, float]:
-    """The metrics after a round, after the last one with the algorithm's own measures. Raises
-    Diverged, naming a metric, where one is not finite, and ValueError where a measure has the name of
-    a metric.
+    """Metrics after a round, after the last with the algorithm's measures. Raises Diverged where one is
+    not finite, and ValueError where a measure has a metric's name.
     """
     metrics = task.evaluate(algorithm.model(state), algorithm.schedule.evaluate_on)
     if number == algorithm.schedule.rounds:

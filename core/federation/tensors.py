@@ -84,10 +84,7 @@ def pack(network: nn.Module, prefix: str = "") -> Tensors:
 
 
 def unpack(network: Network, tensors: Named, prefix: str = "") -> Network:
-    """Give a network, in place, the weights that are below a prefix, and return it.
-
-    Raises InputError for a name that is missing or unknown and for a wrong shape.
-    """
+    """Load weights below a prefix into a network; return it. InputError where names or shapes differ."""
     stored = weights(take(prefix, tensors))
     models.load(network, {name.split("/", 1)[1]: value for name, value in stored.items()})
     return network

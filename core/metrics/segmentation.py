@@ -114,9 +114,8 @@ def _one_way_dice(
 def _aggregated(
     shared: np.ndarray, jaccard: np.ndarray, areas: np.ndarray, predicted_areas: np.ndarray
 ) -> float:
-    """AJI(y, y^) (FedIOD, Eq. 12). J(y^i) is sorted and not repeated: pairs are made in the order of
-    their Jaccard index, each object in one pair at most. An object without a partner counts with its
-    own area.
+    """AJI(y, y^) (FedIOD, Eq. 12), each object in one pair J(y^i) at most, by falling Jaccard index. One
+    without a partner counts with its own area.
     """
     rows, columns = np.nonzero(shared)
     single, predicted_single = np.ones(len(areas), bool), np.ones(len(predicted_areas), bool)

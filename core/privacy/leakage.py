@@ -47,9 +47,8 @@ class DeepLeakage:
 
 @attrs.frozen(eq=False)
 class Restored:
-    """Result of an attack: images (N, C, H, W), probabilities of their labels (N, classes), and the
-    distance of the gradients after every iteration, (iterations,), or fewer where a step was not
-    finite. The images are those of the smallest distance.
+    """Images (N, C, H, W) of the smallest gradient distance, their labels' probabilities (N, classes), and
+    the distance after every finite iteration.
     """
 
     images: torch.Tensor

@@ -137,10 +137,7 @@ def draw_noise(kind: str, shape: Sequence[int], draws: torch.Generator) -> torch
 
 
 def draw_labels(distribution: torch.Tensor, count: int, draws: torch.Generator) -> torch.Tensor:
-    """Labels (count,) int64 from y ~ p(y); `distribution` (C,) need not be normalised.
-
-    Raises RuntimeError when it has no positive entry.
-    """
+    """Labels (count,) int64 from y ~ p(y), (C,), not normalised. RuntimeError if all entries are 0."""
     return torch.multinomial(distribution, count, replacement=True, generator=draws)
 
 

@@ -117,9 +117,8 @@ class FedIOD(Conversation):
         return (one.epsilon or one.full_epsilon, one.delta) if one.private else None
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh student and a fresh generator. Raises InputError, before any teacher is trained, for
-        settings that do not go with the task: see `Settings.check`; for a teacher that gives no
-        answer of its kind, and for weights of Inception that cannot be read.
+        """A fresh student and generator. Raises InputError, before any teacher trains, for settings or
+        teachers that do not fit the task, and for weights of Inception that cannot be read.
         """
         self.settings.check(task)
         check_teachers(task, self.settings)
@@ -247,9 +246,8 @@ class FedIOD(Conversation):
         form: Mapping[str, Field],
         ledger: Ledger,
     ) -> None:
-        """Count what crosses. What clients at hand send up is admitted here, what comes from
-        elsewhere was when it came. Raises UploadError where an answer is refused, whatever the
-        schedule says of that: the ensemble of a step is that of all.
+        """Count what crosses, and admit what clients here send up. Raises UploadError where an answer
+        is refused: the ensemble of a step needs all clients.
         """
         messages = {client.id: exchange.of(position) for position, client in enumerate(clients)}
         if exchange.direction == "down" or self.remote:

@@ -202,10 +202,7 @@ def with_maps(images: torch.Tensor, maps: LabelMaps | None) -> Down:
 
 
 class ClientsElsewhere:
-    """The side of clients that are elsewhere: every call is a question to all of them.
-
-    What crosses is counted by the caller, as for clients at hand.
-    """
+    """Clients elsewhere: every call is a question to all of them; the caller counts what crosses."""
 
     def __init__(
         self, algorithm: Algorithm, clients: Sequence[Client], form: Mapping[str, Field], rng: Rng

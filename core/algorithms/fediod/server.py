@@ -61,9 +61,8 @@ class Server:
         rng: Rng,
         maps: Sequence[torch.Tensor] = (),
     ) -> None:
-        """`counts` (K, classes) are the samples that the clients said they have; `rng` is the root
-        of all draws; `maps` are the clients' label maps, (N_k, S, S) each, where the generator is given
-        such.
+        """`counts` (K, classes): the clients' samples; `rng`: root of all draws; `maps`: the clients'
+        label maps, (N_k, S, S) each, for dense tasks.
         """
         self.maps = maps
         self.task, self.settings, self.counts, self.rng = task, settings, counts, rng
