@@ -97,10 +97,8 @@ def on_or_off(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
 
 
 def part(settings: Any, kind: type[Part], prefix: str = "", **given: Any) -> Part:
-    """Settings of another class with the values that `settings` has under the same names, there
-    with a prefix before them.
-
-    `given` values come first; what neither has keeps its default.
+    """Settings of another class: `given` values, then those of `settings` under a prefixed name, then
+    defaults.
     """
     names = [f.name for f in attrs.fields(kind)]  # type: ignore[arg-type]
     values = {

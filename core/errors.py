@@ -8,10 +8,8 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Something given to the package is wrong. The message is one sentence that says what, where
-    and what to do.
-
-    The command line prints it on one line, without a traceback, and exits with its `status`.
+    """Something given to the package is wrong: one sentence says what, where and what to do. The command
+    line prints it without a traceback and exits with its `status`.
     """
 
     status = 2

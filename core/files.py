@@ -226,10 +226,8 @@ PATIENCE = 2.0
 
 @contextlib.contextmanager
 def alone(path: Path, what: str, patience: float = PATIENCE) -> Iterator[None]:
-    """Hold the lock file at `path`; the system lets go of it when the process ends in any way.
-
-    A process that is being killed may take a moment for it, so this waits some seconds.
-    Raises Busy where another process holds it, and FileError where it cannot be written.
+    """Hold the lock file at `path`, freed when the process ends in any way; wait some seconds for one that
+    is being killed. Raises Busy where another holds it, FileError where it cannot be written.
     """
     from filelock import FileLock, Timeout
 

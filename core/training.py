@@ -87,10 +87,8 @@ def take_step(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
 def batches(
     samples: int, batch_size: int, steps: int, rng: Rng, device: torch.device
 ) -> Iterator[torch.Tensor]:
-    """Index tensors of `steps` batches: pass after pass over the data, each pass in a new random
-    order.
-
-    The last batch of a pass holds what is left over.
+    """Index tensors of `steps` batches: pass after pass, each in a new random order; the last batch of a
+    pass holds what is left over.
     """
     epoch = 0
     while steps > 0:
@@ -105,10 +103,8 @@ def batches(
 def in_order(
     order: torch.Tensor, batch_size: int, steps: int, first: int = 0
 ) -> Iterator[torch.Tensor]:
-    """Index tensors of `steps` batches: pass after pass over the data in one order (N,), from batch
-    number `first` on, where the first pass begins with number 0.
-
-    The last batch of a pass holds what is left over.
+    """Index tensors of `steps` batches: pass after pass in one order (N,), from batch number `first` on of
+    a first pass from 0; the last batch of a pass holds what is left over.
     """
     whole = order.split(batch_size)
     for number in range(first, first + steps):

@@ -84,10 +84,8 @@ def create(
     variant: str = "printed",
     schedule: Schedule | None = None,
 ) -> Algorithm:
-    """An algorithm with the paper's settings, or those of its released code, and the given ones in
-    their place.
-
-    Raises InputError for an unknown algorithm, an unknown setting or a bad value.
+    """An algorithm with the paper's or the released settings, and the given ones in their place. Raises
+    InputError for an unknown algorithm, an unknown setting or a bad value.
     """
     algorithm = find(name)
     base = algorithm.Settings.released() if variant == "released" else algorithm.Settings()  # type: ignore[attr-defined]

@@ -105,10 +105,8 @@ class FedAvg(OwnModels):
         return network_form(weights(state.tensors)), {"samples": samples}
 
     def loss(self, client: Client, received: Message, rng: Rng) -> LocalLoss:
-        """Return the loss that a client minimises in this round, of the network's outputs: F_k(w), the
-        mean over its own data.
-
-        `received` is the server's message; `rng` is for whatever a method draws beside the batches.
+        """Return F_k(w), the loss of a client in this round, of the network's outputs; `received` is the
+        server's message, `rng` for what a method draws beside the batches.
         """
         loss = self.settings.data_loss(client.task, client.labels)
         return lambda model, outputs, labels: loss(outputs, labels)

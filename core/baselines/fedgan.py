@@ -84,9 +84,7 @@ class Settings(fedavg.Settings):
 
 class FedGAN(fedavg.FedAvg):
     """Clients train the classifier on own and synthetic images, then generator and discriminator on
-    own images.
-
-    The server averages all three by numbers of samples.
+    own images; the server averages all three by numbers of samples.
     """
 
     Settings = Settings
@@ -196,10 +194,8 @@ class FedGAN(fedavg.FedAvg):
 
 
 def adversarial_losses(real: torch.Tensor, fake: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The discriminator's loss -E log D(x) - E log(1 - D(G(z))) and the generator's, -E log
-    D(G(z)).
-
-    `real` and `fake` are logits of D, of any shape; they are averaged over images and patches.
+    """Losses of the discriminator, -E log D(x) - E log(1 - D(G(z))), and the generator, -E log D(G(z)),
+    of D's logits `real` and `fake` of any shape; means over images and patches.
     """
     cheated = F.softplus(-fake).mean()
     return F.softplus(-real).mean() + F.softplus(fake).mean(), cheated

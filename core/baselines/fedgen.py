@@ -120,11 +120,7 @@ class Settings(fedavg.Settings):
 
 
 class FedGen(fedavg.FedAvg):
-    """Clients train on their images and on features that a server's generator makes for all
-    classes.
-
-    All else is FedAvg.
-    """
+    """FedAvg whose clients also train on features of all classes, made by the server's generator."""
 
     Settings = Settings
     network_parts = ("classifier",)

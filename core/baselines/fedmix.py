@@ -53,11 +53,7 @@ class Settings(fedavg.Settings):
 
 
 class FedMix(fedavg.FedAvg):
-    """Clients mix their images with averages from all clients, by a Taylor expansion that needs no
-    other image.
-
-    All else is FedAvg.
-    """
+    """FedAvg whose clients mix their images with averages from all clients, by a Taylor expansion."""
 
     Settings = Settings
     task_kinds = CLASSIFICATION

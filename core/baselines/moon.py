@@ -62,9 +62,7 @@ class Settings(fedavg.Settings):
 
 
 class Projected(Classifier):
-    """A network with a projection head between its features and its last layer; `embed` gives the
-    projected features.
-
+    """A network with a projection head before its last layer; `embed` gives the projected features.
     The weights of the head are not set: call `initialise` or load them.
     """
 
@@ -91,10 +89,8 @@ class Projected(Classifier):
 
 
 class MOON(fedavg.FedAvg):
-    """Clients keep their features near those of the global model and away from those of their own
-    last model.
-
-    l = l_sup + mu l_con; all else is FedAvg.
+    """FedAvg with l = l_sup + mu l_con: features stay near those of the global model and away from
+    those of the client's last one.
     """
 
     Settings = Settings
@@ -157,10 +153,8 @@ class MOON(fedavg.FedAvg):
         return objective  # type: ignore[return-value]
 
     def _frozen(self, client: Client, weights: Sequence[Mapping[str, torch.Tensor]]) -> Frozen:
-        """z_glob = R_{w^t}(x) and z_prev = R_{w_i^{t-1}}(x), in evaluation mode.
-
-        They depend on the image alone. Where an image comes again as it is, and all fit into memory,
-        each is computed once in a round.
+        """z_glob = R_{w^t}(x) and z_prev = R_{w_i^{t-1}}(x), in evaluation mode; computed once in a round
+        where images come again unchanged and all fit into memory.
         """
         task, settings = client.task, self.settings
         networks = [self.network(task, w).eval().requires_grad_(False) for w in weights]
@@ -185,10 +179,8 @@ class MOON(fedavg.FedAvg):
 def contrast(
     z: torch.Tensor, z_glob: torch.Tensor, z_prev: torch.Tensor, temperature: float
 ) -> torch.Tensor:
-    """l_con = -log(exp(sim(z, z_glob)/tau) / (exp(sim(z, z_glob)/tau) + exp(sim(z, z_prev)/tau)))
-    (Eq. 3).
-
-    The mean over samples of features (N, D), in float32 or wider; sim is the cosine.
+    """l_con = -log(exp(sim(z, z_glob)/tau) / (exp(sim(z, z_glob)/tau) + exp(sim(z, z_prev)/tau))) (Eq. 3),
+    the mean over features (N, D), in float32 or wider; sim is the cosine.
     """
     z, z_glob, z_prev = (at_least_float32(each) for each in (z, z_glob, z_prev))
     nearer = F.cosine_similarity(z, z_prev) - F.cosine_similarity(z, z_glob)

@@ -91,10 +91,8 @@ class SCAFFOLD(fedavg.FedAvg):
         return objective
 
     def client_update(self, client: Client, message: Message, rng: Rng) -> Message:
-        """y_i after K corrected steps, and the change of c_i.
-
-        The client keeps its new c_i also where its upload is refused and left out: from then on c
-        lacks this change, and is no longer the mean of all c_i.
+        """y_i after K corrected steps, and the change of c_i. A client keeps its new c_i also where its
+        upload is refused: from then on c is no longer the mean of all c_i.
         """
         answer = super().client_update(client, message, rng)
         x, y = (take("parameters/", one.tensors) for one in (message, answer))

@@ -30,10 +30,8 @@ class Settings(SupervisedTraining):
 
 
 class Standalone(OwnModels):
-    """Every client trains a model of its own and sends nothing.
-
-    All start from the same weights, which the seed of the run gives. The result is the mean over
-    clients, each tested on the whole test set.
+    """Every client trains a model of its own, from the same weights, and sends nothing. The result is the
+    mean over clients, each tested on the whole test set.
     """
 
     Settings = Settings

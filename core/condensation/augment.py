@@ -62,10 +62,8 @@ class Augmentation:
 
     @classmethod
     def of(cls, uniform: torch.Tensor, strategy: str, size: int) -> Augmentation:
-        """The draws that belong to uniform numbers (K, 4) in [0, 1).
-
-        Who draws many at once, or from several generators, draws the numbers and calls this once.
-        Raises InputError for an unknown transform.
+        """The draws of uniform numbers (K, 4) in [0, 1), also those of several generators. InputError for
+        an unknown transform.
         """
         parts = parts_of(strategy)
         which = (uniform[:, 0] * len(parts)).long().clamp(max=max(len(parts) - 1, 0))
@@ -127,10 +125,8 @@ def draw_augmentation(
 def augment(
     images: torch.Tensor, augmentation: Augmentation | None, index: torch.Tensor
 ) -> torch.Tensor:
-    """Images (N, C, size, size), each transformed by the draw whose number is in `index` (N,) int64.
-
-    Differentiable in the images; keeps shape, dtype and memory format. Without an augmentation the
-    images themselves.
+    """Images (N, C, size, size), each transformed by the draw numbered in `index` (N,) int64; dtype and
+    memory format stay. Differentiable in the images.
     """
     if augmentation is None:
         return images
@@ -244,10 +240,8 @@ def _mask(augmentation: Augmentation) -> torch.Tensor:
 
 
 def _grid(augmentation: Augmentation) -> torch.Tensor:
-    """Sources of the output pixels, (K, size, size, 2), in the coordinates of
-    `grid_sample`.
-
-    Written out, since `affine_grid` multiplies matrices, which a GPU may do in less than float32.
+    """Sources of the output pixels, (K, size, size, 2), as `grid_sample` takes them; without
+    `affine_grid`, whose matrix product a GPU may do in less than float32.
     """
     size = augmentation.size
     place = (

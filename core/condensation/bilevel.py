@@ -40,10 +40,8 @@ STATISTICS = ("knowledge", "batch")
 
 
 class KnowledgeNetwork(nn.Module):
-    """A copy of a network as a function of its weights, which can be differentiated twice.
-
-    Its batch normalisation keeps no running statistics. It takes those of a batch, or of the first
-    images of a batch.
+    """A copy of a network as a function of its weights, twice differentiable; its batch normalisation
+    takes statistics of a batch, or of its first images, and keeps none.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -95,10 +93,8 @@ def dynamic_weights(loss: torch.Tensor, tau: float) -> torch.Tensor:
 
 
 def class_balanced_weights(labels: torch.Tensor, classes: int) -> torch.Tensor:
-    """N / (classes that occur * samples of the class) of each label (N,): every class weighs the
-    same, the mean is 1.
-
-    FedMK compares with it in Table 6 and gives no formula; this is the usual one.
+    """N / (classes that occur * samples of the class) of each label (N,), with mean 1. FedMK's Table 6
+    gives no formula; this is the usual one.
     """
     counts = torch.bincount(labels, minlength=classes)
     return len(labels) / ((counts > 0).sum() * counts[labels])

@@ -19,10 +19,8 @@ from core.models.tensors import at_least_float32
 
 @attrs.frozen(eq=False)
 class LatentStatistics:
-    """Means and variances of the maps that enter each batch normalisation, per group and channel.
-
-    A group is whatever shares statistics: a client, or one class of one client. There are no layers
-    for a network without batch normalisation.
+    """Means and variances of the maps that enter each batch normalisation, per channel and group: a
+    client, or one class of one client.
     """
 
     #: one tensor (2, G, channels) per layer, in the network's order, float32: means, then biased

@@ -181,10 +181,8 @@ class Dataset:
         return len(self.classes)
 
     def normalise(self, images: torch.Tensor) -> torch.Tensor:
-        """(x / 255 - mean) / std per channel.
-
-        Takes uint8 (N, C, H, W) and returns float32 of the same shape on the same device. Raises
-        InputError for another dtype or number of channels.
+        """(x / 255 - mean) / std per channel: uint8 (N, C, H, W) to float32, on the same device. InputError
+        for another dtype or number of channels.
         """
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != self.channels:
             raise InputError(
@@ -332,10 +330,8 @@ def dataset_of(
     std: tuple[float, ...] | None = None,
     **more: Any,
 ) -> Dataset:
-    """Return the data set of splits "train", "test" and perhaps "val"; `mean` and `std` default to 0.5
-    in each channel, `more` are further fields.
-
-    Raises InputError, naming `source`, when image shapes differ between splits.
+    """Return the data set of splits "train", "test" and perhaps "val"; `mean` and `std` default to 0.5,
+    `more` are further fields. InputError, naming `source`, for image shapes that differ.
     """
     train, test = splits["train"], splits["test"]
     val = splits.get("val")

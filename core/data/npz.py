@@ -18,10 +18,8 @@ GROWN, MOST_GROWTH = 2**26, 100
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an npz file by name, without pickle.
-
-    Raises InputError, naming the file, when it is not an npz file, is cut short, would grow as no
-    images do, or holds Python objects.
+    """Return the arrays of an npz file by name, without pickle. InputError, naming the file, for one that
+    is no npz file, is cut short, grows as no images do, or holds Python objects.
     """
     if not path.is_file():
         raise InputError(f"{path} is not a plain file")

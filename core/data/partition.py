@@ -129,10 +129,8 @@ def pathological(labels: Labels, clients: int, classes_per_client: int, seed: in
 
 
 def natural(centre: Labels | None) -> Parts:
-    """One client per institution: client i holds the samples whose centre is i, and is empty where
-    there are none.
-
-    Raises InputError when the set does not say where its samples come from.
+    """Client i holds the samples whose centre is i, perhaps none. InputError where the set does not say
+    where its samples come from.
     """
     if centre is None:
         raise InputError(

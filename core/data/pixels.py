@@ -68,10 +68,8 @@ def _as_images(array: np.ndarray, white: int, source: str) -> torch.Tensor:
 def as_labels(
     array: np.ndarray, source: str, count: int, classes: int | None = None
 ) -> torch.Tensor:
-    """Whole numbers (N,) or (N, 1), as int64 (N,).
-
-    Raises InputError when they are not whole numbers, not one per image (`count`), negative, or,
-    with `classes` given, not below it.
+    """Whole numbers (N,) or (N, 1), as int64 (N,). InputError where they are not whole, not one per image
+    (`count`), negative, or not below `classes`, if given.
     """
     array = column(array, source, count)
     if array.dtype.kind not in "iu":

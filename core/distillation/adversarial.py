@@ -12,10 +12,8 @@ WEIGHTED = ("real", "generator")
 
 
 def generated(logits: torch.Tensor) -> torch.Tensor:
-    """D_k(x) in [0, 1], (K, N): how sure D_k is that an image was generated, the mean over patches.
-
-    Logits are (K, N, 1, h, w), positive for real. Eq. 2 has D_k small on real images and large on
-    generated ones.
+    """D_k(x) in [0, 1], (K, N): how sure D_k is that an image was generated, the mean over patches of
+    logits (K, N, 1, h, w), positive for real. Eq. 2 has D_k small on real images.
     """
     return torch.sigmoid(-logits.float()).mean((2, 3, 4))
 

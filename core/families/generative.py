@@ -16,10 +16,8 @@ from core.server.generator import FeatureLoss
 
 
 def image_generator(task: Task, rng: Rng, *, running: bool = False, **form: Any) -> ImageGenerator:
-    """A fresh generator of images of that form, on the task's device.
-
-    Without `running` it normalises every batch by the batch's own statistics, also when it draws
-    images for use: weights that are averages over clients or rounds have no running statistics.
+    """A fresh generator of such images, on the task's device. Without `running` it normalises by each
+    batch's own statistics, also in use: averaged weights have no running statistics.
     """
     shape, device = (task.dataset.channels, task.dataset.size), task.runtime.device
     return fresh(ImageGenerator, *shape, running=running, rng=rng, device=device, **form)

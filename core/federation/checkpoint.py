@@ -34,10 +34,8 @@ class Checkpoint:
 def save(
     path: Path, key: Mapping[str, str], checkpoint: Checkpoint, clients: Sequence[Client]
 ) -> None:
-    """Write a checkpoint atomically: after a kill at any moment either the old or the new file is
-    there, whole. Raises FileError where it cannot be written.
-
-    A tensor that the server and clients hold together, as the same object, is written once.
+    """Write a checkpoint atomically: a kill leaves the old or the new file, whole. A tensor that several
+    hold is written once. FileError where it cannot be written.
     """
     tensors = put("state/", checkpoint.state.tensors)
     tensors |= put_each("client/", {client.id: client.memory for client in clients})

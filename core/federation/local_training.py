@@ -133,10 +133,8 @@ def train(
     steady: bool = True,
     drawn: Iterable[torch.Tensor] | None = None,
 ) -> None:
-    """Train a client's model in place with `core.training.train`: for as many steps as the settings say
-    for so many images, or `steps`, on images augmented as they say, each batch with draws of its own.
-
-    Raises InputError where images would be cropped and have masks.
+    """Train a client's model in place by `core.training.train`: as many steps as the settings say, or
+    `steps`, on newly augmented batches. InputError for crops of images with masks.
     """
     if settings.local_augmentation == "crop_flip":
         if labels.ndim > 1:

@@ -23,10 +23,8 @@ from core.rng import Rng
 
 @attrs.frozen(eq=False)
 class RoundResult:
-    """The result of one round.
-
-    `round` counts from 1. `metrics` is empty in a round that was not tested. `up` and `down` are
-    bytes over all clients.
+    """Result of a round, from 1: `metrics`, empty where it was not tested; bytes of all clients `up` and
+    `down`.
     """
 
     round: int

@@ -54,10 +54,8 @@ class Runtime:
 
     @classmethod
     def choose(cls, device: str = "auto", precision: str = "auto") -> Runtime:
-        """The runtime of these names. "auto" is CUDA before CPU, and float32, which does not depend on
-        the machine.
-
-        Raises InputError for a device that is not there and for an unknown precision.
+        """The runtime of these names; "auto" is CUDA before CPU, and float32, which does not depend on the
+        machine. InputError for an absent device or an unknown precision.
         """
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -118,10 +116,8 @@ class Runtime:
             Path("/proc/self/clear_refs").write_text("5")  # see proc(5)
 
     def peak_memory(self) -> int:
-        """The most bytes held at once since `forget_peak_memory`, or since the process began: by
-        tensors on the GPU, or by this whole process on the CPU.
-
-        0 where the system does not say (Windows).
+        """The most bytes held at once since `forget_peak_memory` or the start: by tensors on the GPU, or by
+        this process on the CPU; 0 where the system does not say (Windows).
         """
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)

@@ -36,10 +36,8 @@ class OwnTest(nn.Module):
 
 @attrs.frozen(eq=False)
 class Task:
-    """Image classification: a data set, a model, a loss and the metrics of a test.
-
-    Segmentation and reconstruction (`core.federation.dense`) are other tasks with the same methods,
-    so no algorithm has to know which it serves.
+    """Image classification: a data set, a model, a loss and the metrics of a test. The tasks of
+    `core.federation.dense` have the same methods, so no algorithm has to know which it serves.
     """
 
     dataset: Dataset

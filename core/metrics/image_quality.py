@@ -63,10 +63,8 @@ def inception_score(probabilities: torch.Tensor, splits: int = 1) -> float:
 
 
 def adapted_inception_score(probabilities: torch.Tensor) -> float:
-    """The mean over local models of their inception scores (FedIOD, Table 7, "adapted").
-
-    `probabilities` are (K, N, C): those of K clients' classifiers for the same images. Raises
-    InputError as `inception_score` does.
+    """Mean inception score of K clients' classifiers (FedIOD, Table 7, "adapted"), of probabilities
+    (K, N, C) for the same images. InputError as `inception_score`.
     """
     return float(np.mean([inception_score(each) for each in _probabilities(probabilities, 3)]))
 

@@ -132,10 +132,8 @@ def _aggregated(
 
 
 def separated(classes: np.ndarray, border: int) -> np.ndarray:
-    """Objects (H, W), numbered from 1, of a map of classes: 0 background, 1 inside, 2 border.
-
-    Connected parts of the inside are objects; each grows over the `border` pixels that were taken
-    from it, and parts of fewer than `SMALLEST` pixels then are dropped.
+    """Objects (H, W), numbered from 1, of classes 0 background, 1 inside, 2 border: connected insides, each
+    grown by the `border` pixels taken from it; those of fewer than `SMALLEST` pixels are dropped.
     """
     from scipy.ndimage import label
     from skimage.segmentation import expand_labels

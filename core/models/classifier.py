@@ -12,10 +12,8 @@ from core.errors import InputError, brief, unknown
 
 
 class Classifier(nn.Module):
-    """An encoder followed by one linear layer.
-
-    A network in its own file adds its layers and `embed`; the linear layer is always named
-    `classifier`.
+    """An encoder followed by one linear layer, always named `classifier`; a subclass adds its layers and
+    `embed`.
     """
 
     classifier: nn.Linear

@@ -27,10 +27,8 @@ JUDGE_NORMS = ("instance", "batch")
 def fresh(
     kind: type[Network], *args: Any, rng: Rng, device: torch.device | str = "cpu", **options: Any
 ) -> Network:
-    """A network of the given class on a device, in training mode, with all its weights drawn from
-    `rng`.
-
-    The global generator is neither read nor moved. Raises InputError for bad arguments.
+    """A network of the given class on a device, in training mode, with weights from `rng`; the global
+    generator is not touched. InputError for bad arguments.
     """
     with torch.device("meta"):
         network = kind(*args, **options)

@@ -92,10 +92,8 @@ def noise_multiplier(epsilon: float, delta: float, sample_rate: float, steps: in
 
 
 def spent_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
-    """Epsilon of `steps` releases with this noise, at this delta; infinite without noise, 0 without
-    a release.
-
-    Raises InputError for values out of range, and when the package opacus is not installed.
+    """Epsilon of `steps` releases with this noise, at this delta: infinite without noise, 0 without a
+    release. InputError for values out of range, and without the package opacus.
     """
     check_release(delta, sample_rate, steps, least=0)
     if not noise_multiplier >= 0:
@@ -117,10 +115,8 @@ def spent_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta
 def affordable_steps(
     epsilon: float, delta: float, noise_multiplier: float, sample_rate: float, most: int
 ) -> int:
-    """The most releases with this noise, up to `most`, that keep within (epsilon, delta); 0 when
-    one is too many.
-
-    Raises InputError as `spent_epsilon` does.
+    """The most releases with this noise, up to `most` and perhaps 0, within (epsilon, delta). InputError
+    as `spent_epsilon`.
     """
     low, high = 0, most
     while low < high:

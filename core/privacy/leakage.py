@@ -94,10 +94,8 @@ def gradients_of_step(
 
 
 def revealed_labels(bias_gradient: torch.Tensor) -> torch.Tensor:
-    """Labels that the gradient (classes,) with respect to the last layer's bias gives away (iDLG,
-    Eq. 3), in order: those of a single image always, of a batch some.
-
-    The mean over a batch of p_c - [y = c] is below 0 only where c is the label of some image.
+    """Labels, in order, that the gradient (classes,) of the last layer's bias gives away (iDLG, Eq. 3):
+    the batch mean of p_c - [y = c] is below 0 only where c is the label of some image.
     """
     return (bias_gradient < 0).nonzero()[:, 0]
 
@@ -208,10 +206,8 @@ def _errors(images: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
 
 
 def similarity(restored: torch.Tensor, originals: torch.Tensor, span: float = 1.0) -> torch.Tensor:
-    """Structural similarity (SSIM, Wang et al. 2004) of each pair of images, both (N, C, H, W) with
-    sides of at least 7 pixels: (N,) float64, 1 for equal images.
-
-    The windows are of 7x7 pixels; the package scikit-image computes it.
+    """Structural similarity (SSIM, Wang et al. 2004) of pairs of images (N, C, H, W), (N,) float64, by
+    scikit-image with windows of 7x7 pixels; 1 for equal images.
     """
     from skimage.metrics import structural_similarity
 

@@ -90,10 +90,8 @@ def confidence(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def draw(labels: torch.Tensor, shadows: int, rng: Rng) -> torch.Tensor:
-    """Which of N images each shadow model is made with, (shadows, N) bool.
-
-    Half of the images of every class, drawn at random; the next model gets the other half. So every
-    image is in half of the models.
+    """Which of N images each shadow model is made with, (shadows, N) bool: a random half of every class;
+    the next model has the other half.
     """
     generator, halves = rng.generator(), []
     for _ in range(shadows // 2):
@@ -107,10 +105,8 @@ def draw(labels: torch.Tensor, shadows: int, rng: Rng) -> torch.Tensor:
 
 
 def likelihood_ratios(evidence: Evidence, variance: str = "pooled") -> Verdicts:
-    """Attack T images; for `variance` see `LikelihoodRatio`.
-
-    Raises InputError for confidences that are not finite, and for an image with fewer than two
-    shadow models of either kind.
+    """Attack T images; for `variance` see `LikelihoodRatio`. InputError for confidences that are not finite,
+    and for an image with fewer than two shadow models of either kind.
     """
     target, shadows, inside = evidence.target, evidence.shadows, evidence.inside
     if not (np.isfinite(target).all() and np.isfinite(shadows).all()):

@@ -69,10 +69,8 @@ class Heads:
 
 
 def label_shares(counts: torch.Tensor) -> torch.Tensor:
-    """Each model's share of the samples of a class, n_{k,c} / sum_j n_{j,c}: (K, C) float32 from
-    counts (K, C).
-
-    A column without samples is zero.
+    """n_{k,c} / sum_j n_{j,c}, each model's share of a class: (K, C) float32 of counts (K, C); 0 for a
+    class without samples.
     """
     counts = counts.float()
     return counts / counts.sum(0).clamp(min=1)
@@ -125,10 +123,8 @@ def diversity(features: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 
 def draw_noise(kind: str, shape: Sequence[int], draws: torch.Generator) -> torch.Tensor:
-    """Noise on the device of `draws`: N(0, 1) ("normal", as in FedGen's paper) or U(0, 1) ("uniform",
-    as in its code).
-
-    Raises InputError for another kind.
+    """Noise on the device of `draws`: N(0, 1) ("normal", FedGen's paper) or U(0, 1) ("uniform", its
+    code). InputError for another kind.
     """
     if kind not in NOISES:
         raise unknown("noise", kind, NOISES)

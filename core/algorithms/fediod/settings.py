@@ -189,10 +189,9 @@ class Settings(LocalTraining):
         )
 
     def check(self, task: Task) -> None:
-        """Raise InputError for what does not go with the task, before teachers are trained: privacy
-        where every pixel has an answer, for label maps and edges cross as they are; a budget that
-        cannot be accounted for; and, where the answer is an image, a temperature, for its values are
-        no classes, and a generator whose only losses are those of classes.
+        """Raise InputError, before teachers train, for privacy in dense tasks, whose label maps cross as they
+        are; for a budget that cannot be accounted for; and, where the answer is an image, for a
+        temperature, and a generator whose only losses are those of classes.
         """
         if task.kind == "reconstruction":
             if self.tau is not None:
