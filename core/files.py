@@ -152,11 +152,8 @@ def create(path: Path, mode: int = 0o666) -> BinaryIO:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], Any], mode: int = 0o666) -> None:
-    """Have `write` fill a file beside `path` and move it to its place: after a kill at any moment
-    the old or the new file is there, whole. One writer at a time: the file beside it has one name, so
-    that a killed writer's is removed.
-
-    Raises FileError where it cannot be written; what was there stays.
+    """Have `write` fill a file beside `path`, of a fixed name, and move it to its place: a kill leaves the
+    old or the new file, whole. One writer at a time. FileError where it cannot be written.
     """
     part = path.with_name(f".{path.name}.part")
     try:

@@ -56,11 +56,8 @@ class GeneratorsInUse(TorchFunctionMode):
 
 
 class Steps:
-    """Steps of training, replayed where that pays.
-
-    `step` takes one on the batch with these indices (n,) on a `device`; `total` will be taken, all on
-    `size` indices but those that end a pass over the data. `able`: nothing that a step needs is
-    counted or decided on the host.
+    """Steps of training, replayed where that pays: `step` takes one on indices (n,) on `device`, `total` of
+    `size` are to come. `able`: a step counts and decides nothing on the host.
     """
 
     def __init__(

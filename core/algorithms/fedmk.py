@@ -130,11 +130,8 @@ class Settings(condensing.ServerSide, Extraction):
 
 
 class FedMK(condensing.Condensing):
-    """Client c, round t: start from another client's knowledge, weigh the real samples, extract by
-    bi-level steps.
-
-    Server: train the generator, make pseudo knowledge, train the global model on uploaded and
-    pseudo knowledge.
+    """Client c, round t: start from another client's knowledge, weigh real samples, take bi-level steps.
+    Server: train the generator, make pseudo knowledge, train the model on uploads and these.
     """
 
     Settings = Settings

@@ -324,11 +324,9 @@ class DESA(fedavg.FedAvg):
 def supervised_contrastive(
     features: torch.Tensor, labels: torch.Tensor, temperature: float
 ) -> torch.Tensor:
-    """The supervised contrastive loss (Khosla et al. 2020, L_out), the mean over samples.
-
-    -1/|P(i)| sum_{p in P(i)} log exp(z_i z_p / tau) / sum_{a != i} exp(z_i z_a / tau), with z the
-    features (N, D) at length 1 and P(i) the other samples of the same label (N,); a sample without
-    another counts 0.
+    """The mean supervised contrastive loss (Khosla et al. 2020, L_out) of features (N, D), labels (N,):
+    -1/|P(i)| sum_{p in P(i)} log exp(z_i z_p / tau) / sum_{a != i} exp(z_i z_a / tau), z of length 1,
+    P(i) the other samples of the label; 0 where there are none.
     """
     z = F.normalize(features, dim=1)
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)

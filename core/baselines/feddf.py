@@ -62,11 +62,8 @@ class Settings(public.PublicData, fedavg.Settings):
 
 
 class FedDF(fedavg.FedAvg):
-    """FedAvg, whose average then learns from the ensemble of the clients' models on unlabelled
-    images.
-
-    The traffic is FedAvg's: the auxiliary images lie on the server, which also asks the clients'
-    models.
+    """FedAvg, whose average then learns from the ensemble of the clients' models on the server's
+    unlabelled images; the traffic is FedAvg's.
     """
 
     Settings = Settings

@@ -69,11 +69,8 @@ class Settings(condensing.ServerSide, Condensation):
 
 
 class FedDM(Condensing):
-    """Clients condense images whose features and logits match those of their data, at weights
-    around the global model.
-
-    Every class is matched by its own mean. The server trains the global model on the condensed
-    images of the round.
+    """Clients condense images whose mean features and logits of a class match their data's, at weights
+    around the global model, which the server trains on the images of the round.
     """
 
     Settings = Settings
@@ -145,11 +142,8 @@ class FeaturesAndLogits(Classifier):
 
 
 def disturbance(encoder: LatentEncoder, rho: float, rng: Rng) -> Callable[[int], None] | None:
-    """A function that moves the encoder to w = w_t + min(1, rho / ||g||) g with g ~ N(0, 1), a draw
-    per number.
-
-    In so many dimensions the norm of g is far above rho, so w lies on the sphere of radius rho in a
-    random direction.
+    """A function that moves the encoder to w = w_t + min(1, rho / ||g||) g, g ~ N(0, 1): as ||g|| is far
+    above rho, a random point on the sphere of radius rho.
     """
     if not rho:
         return None

@@ -196,11 +196,8 @@ def remembered_averages(memory: Mapping[str, torch.Tensor]) -> tuple[torch.Tenso
 
 
 def averages(client: Client, mean_batch: int | None, rng: Rng) -> Message:
-    """Averages of a client's images, rounded to 8 bits, and of their one-hot labels, in random
-    groups.
-
-    There are as many groups as leave at least `mean_batch` images in each (one, where there are
-    fewer images); their sizes differ by one at most. Without a second image there is no average.
+    """Averages of a client's images, rounded to 8 bits, and of their one-hot labels, in random groups
+    of at least `mean_batch` images (or all) of almost equal sizes; none of a single image.
     """
     samples, classes, device = len(client), client.task.dataset.num_classes, client.labels.device
     groups = 0 if samples < 2 else max(1, samples // (mean_batch or samples))

@@ -110,11 +110,8 @@ def draw_augmentation(
     device: torch.device | str = "cpu",
     one_kind: bool = False,
 ) -> Augmentation:
-    """`draws` independent draws of a strategy, for images of size x size pixels; with `one_kind` all
-    pick the same transform, with parameters of their own.
-
-    The numbers are drawn where the generator is, then copied to `device`: a CPU generator gives the
-    same draws for every device. Raises InputError for an unknown transform.
+    """`draws` independent draws of a strategy, for square images of `size`; with `one_kind` of one and the
+    same transform. Drawn where the generator is. InputError for an unknown transform.
     """
     uniform = torch.rand(draws, UNIFORMS, generator=generator, device=generator.device)
     if one_kind:

@@ -175,11 +175,8 @@ def bilevel_step(
 
 
 def network_losses(network: KnowledgeNetwork, statistics: str = "knowledge") -> tuple[Loss, Loss]:
-    """The inner and the outer loss of a classifier, for `bilevel_step`.
-
-    Their data hold `knowledge_labels` (M,), and `images` (B, ...), `labels` (B,) and `weights` (B,)
-    of a batch of real images. The inner loss is the mean cross-entropy on the knowledge, the outer
-    one that on the real images, weighted.
+    """Inner and outer loss of a classifier for `bilevel_step`: mean cross-entropy on the knowledge, and,
+    weighted, on real images. Their data: `knowledge_labels` (M,), `images`, `labels`, `weights` (B,).
     """
 
     def inner(weights: Weights, knowledge: torch.Tensor, data: Any) -> torch.Tensor:
@@ -202,10 +199,8 @@ def network_losses(network: KnowledgeNetwork, statistics: str = "knowledge") -> 
 
 @attrs.frozen(kw_only=True, slots=False)
 class Extraction:
-    """Hyper-parameters of a client's extraction of knowledge in a round.
-
-    FedMK states none of them. The defaults come from a few rounds on held-out training images of
-    MNIST, `horizon` and `statistics` from the book's table `fedmk/tuning`.
+    """Hyper-parameters of a client's extraction in a round. FedMK states none; the defaults come from
+    held-out training images of MNIST, `horizon` and `statistics` from table `fedmk/tuning`.
     """
 
     #: outer iterations; 0: the knowledge stays as it starts

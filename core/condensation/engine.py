@@ -297,11 +297,8 @@ class MatchingObjective:
 
     @torch.no_grad()
     def embed_all(self, entry: int) -> Target:
-        """Features (N, D) of all real images under one augmentation per group.
-
-        The statistics of Eq. 4 come from one batch drawn by P_w, as in a minibatch, and are then
-        fixed for all images; a network without batch normalisation needs no such batch, nor does one
-        whose statistics are given.
+        """Features (N, D) of all real images under one augmentation per group. The statistics of Eq. 4,
+        if the network has any and none are given, are those of one batch drawn by P_w.
         """
         self.resample(entry)
         real, augmentation = self.real, self.augmentation(entry)
@@ -427,11 +424,8 @@ def condense(
 
 @attrs.frozen(eq=False)
 class _Block:
-    """The condensed images of consecutive clients, which are embedded at once: clients have nothing
-    to do with each other.
-
-    Slices of all `clients`, `groups` and images (`rows`); `group` (M,) and `owner` (M,) of its
-    images, the owner counted from its first client; `slots` and `weights` of `_slots`.
+    """Condensed images of consecutive clients that are embedded at once: slices of all `clients`,
+    `groups` and images (`rows`); their `group` and `owner` (M,), counted from the first; `_slots`.
     """
 
     clients: slice
@@ -518,11 +512,8 @@ def milestones(iterations: int) -> list[int]:
 
 
 def progress(trace: torch.Tensor, owner: torch.Tensor, clients: int) -> torch.Tensor:
-    """Each client's loss at the milestones, (K, n): the mean over the second half of the steps that
-    lead to one, as draws of augmentations differ from step to step.
-
-    Args:
-        trace: (steps, G), the losses of all groups; owner: (G,), the groups' clients, of K.
+    """Each client's loss at the milestones, (K, n), of all groups' losses `trace` (steps, G) and `owner`
+    (G,): means over the second half of the steps so far, as augmentations differ.
     """
     losses = trace.new_zeros(clients, len(trace)).index_add_(0, owner, trace.T)
     return torch.stack([losses[:, s // 2 : s].mean(1) for s in milestones(len(trace))], 1)

@@ -142,11 +142,8 @@ def class_gradients(
 
 
 def gradient_distance(real: Tensors, condensed: Tensors) -> torch.Tensor:
-    """D of every group, (G,): the sum over layers and outputs of 1 - cosine (DC, Eq. 9 and 10).
-
-    Args:
-        real, condensed: gradients (G, outputs, ...) by name; those of shape (G, n), biases and
-            scales, do not count.
+    """D of every group, (G,), of gradients (G, outputs, ...) by name: the sum over layers and outputs of
+    1 - cosine (DC, Eq. 9 and 10); biases and scales, (G, n), do not count.
     """
     layers = []
     for name, value in real.items():

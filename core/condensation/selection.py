@@ -187,11 +187,8 @@ def _shuffled(group: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _different(sizes: torch.Tensor, number: int, generator: torch.Generator) -> torch.Tensor:
-    """(M, number) whole numbers below `sizes` (M,), all different in a row; with repetition where
-    sizes are too small.
-
-    The k-th pick is one of the size - k places that are left, and goes up by one for every earlier
-    pick at or before.
+    """(M, number) whole numbers below `sizes` (M,), different in a row where sizes allow: the k-th is one
+    of size - k places, and goes up by one for every earlier pick at or before.
     """
     uniform = torch.rand(
         len(sizes), number, generator=generator, device=generator.device, dtype=torch.float64

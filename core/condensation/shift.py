@@ -127,11 +127,8 @@ class Shift:
 
 @attrs.frozen(eq=False)
 class ShiftedMatching(MatchingObjective):
-    """Matching of the real images as they are and, beside that, under U_p: both losses of Algorithm
-    1.
-
-    The features of a real batch are those of x followed by those of U_p(x), (G, B, 2D). It needs
-    fresh batches: the uncertainty is that of a batch.
+    """Both losses of Algorithm 1: real images match as they are and under U_p, with features (G, B, 2D)
+    side by side. It needs fresh batches: the uncertainty is that of a batch.
     """
 
     shift: Shift = attrs.field(default=Shift("dsu", 0.5, 0))

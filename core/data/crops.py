@@ -10,11 +10,8 @@ PADDING = 4
 
 
 def crop_and_flip(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Images (N, C, H, W), each shifted by up to `PADDING` pixels each way and flipped left to
-    right half of the time; what comes in from outside is 0, black.
-
-    The order of the images' draws is fixed: shifts down, shifts right, flips. `generator` is where
-    the images are.
+    """Images (N, C, H, W), each shifted by up to `PADDING` pixels each way and flipped half of the time,
+    black from outside; draws on their device in fixed order: down, right, flips.
     """
     count, _, height, width = images.shape
     device = images.device

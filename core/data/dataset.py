@@ -93,10 +93,7 @@ class Split:
 
 @attrs.frozen(eq=False)
 class Dataset:
-    """A data set in memory.
-
-    `val` has length 0 where the source has no validation split. `fingerprint` is the SHA-256 of all
-    arrays with their shapes and dtypes (`fingerprint_of`): equal fingerprints mean equal data in
+    """A data set in memory; `val` may be empty. Equal fingerprints (`fingerprint_of`) mean equal data in
     equal order.
     """
 

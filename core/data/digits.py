@@ -11,11 +11,8 @@ VAL_SHARE, TEST_SHARE = 0.1, 0.2
 
 
 def digits() -> dict[str, np.ndarray]:
-    """The digits as arrays in the layout of MedMNIST, with a fixed split, stratified by class: about 70%
-    train, 10% val, 20% test.
-
-    The grey values 0 to 16 of the source are scaled to 0 to 255 and rounded, so that they fit the
-    8-bit images of the other sets.
+    """The digits in the layout of MedMNIST, split by class: about 70% train, 10% val, 20% test. The grey
+    values 0 to 16 are scaled to 0 to 255 and rounded.
     """
     from sklearn.datasets import load_digits as embedded
 

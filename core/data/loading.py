@@ -134,11 +134,8 @@ def _advice(source: Source, size: int) -> str:
 
 
 def get(name: str, root: str | Path | None = None) -> Path:
-    """Download a data set into the data folder, through medmnist or torchvision, and return that
-    folder.
-
-    What is there and can be read stays. Raises InputError when the set is unknown, cannot be
-    downloaded, or the download fails; then no file of it is left half written.
+    """Download a data set into the data folder, by medmnist or torchvision, and return the folder; what
+    can be read stays. InputError for an unknown set or a failed download, which leaves nothing.
     """
     folder = data_root(root)
     known = _resolve(name)

@@ -311,11 +311,8 @@ def _check(labels: np.ndarray, given: int, clients: int, seed: int, min_size: in
 
 
 def _proportions(rng: np.random.Generator, alpha: float, open_: np.ndarray) -> np.ndarray:
-    """A draw from Dir(alpha), zero where a client is not open, summing to 1.
-
-    Where the draw leaves floating point (alpha near 0 or very large, or all of it on clients that
-    are not open), the limit takes its place: everything to one open client at small alpha, equal
-    shares at large alpha.
+    """A draw from Dir(alpha), zero where a client is not open, summing to 1; where it leaves floating
+    point, its limit: one open client at small alpha, equal shares at large alpha.
     """
     # NumPy's draw prefers the last clients when alpha is subnormal; at 1e-300 one client gets
     # everything just as well
@@ -331,11 +328,8 @@ def _proportions(rng: np.random.Generator, alpha: float, open_: np.ndarray) -> n
 
 
 def _fill(parts: Parts, min_size: int, rng: np.random.Generator) -> Parts:
-    """Move samples from the largest parts until each has `min_size`; at most `min_size *
-    len(parts)` moves.
-
-    Ends because the caller made sure that there are enough samples: while one part is too small,
-    the largest is above `min_size`.
+    """Move samples from the largest parts until each has `min_size`; at most `min_size * len(parts)`
+    moves, as the caller made sure that there are enough.
     """
     if all(len(part) >= min_size for part in parts):
         return parts

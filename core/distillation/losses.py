@@ -69,11 +69,8 @@ def confidence_loss(probabilities: torch.Tensor, weights: torch.Tensor) -> torch
 
 
 def jensen_shannon(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """JSD(q_1, ..., q_K) = H(sum_k pi_k q_k) - sum_k pi_k H(q_k) in nats, (N,), of (K, N, C) and
-    (K,) (Eq. 4).
-
-    L_unique of Eq. 5 is minus its mean: the generator looks for inputs on which the teachers
-    disagree.
+    """JSD(q_1, ..., q_K) = H(sum_k pi_k q_k) - sum_k pi_k H(q_k) in nats, (N,), of (K, N, C) and (K,)
+    (Eq. 4). L_unique of Eq. 5 is minus its mean: inputs on which the teachers disagree.
     """
     q = at_least_float32(probabilities)
     # q- = sum_k pi_k q_k
@@ -82,12 +79,10 @@ def jensen_shannon(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.
 
 
 def disagreement(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """sum_k pi_k |z_k - z-|^2 with z- = sum_k pi_k z_k, the mean over rows, of values (K, N, C) that are
-    no logits and weights (K,).
+    """sum_k pi_k |z_k - z-|^2, z- = sum_k pi_k z_k, the mean over rows, of values (K, N, C), weights (K,).
 
-    FedIOD says nothing of Eq. 4 where the answer is an image. This is what the equation comes to, but
-    for a factor, when z_k is the mean of a normal distribution of a variance that all share and that is
-    large beside the differences.
+    FedIOD does not give Eq. 4 where the answer is an image; for z_k as means of normal distributions
+    with one large variance it comes to this, but for a factor.
     """
     z = at_least_float32(values)
     mean = torch.einsum("k,knc->nc", weights.to(z.dtype), z)
@@ -95,11 +90,8 @@ def disagreement(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def reversed_divergence(probabilities: torch.Tensor) -> torch.Tensor:
-    """The released code's substitute for the Jensen-Shannon divergence: 1/K sum_k KL(q- || q_k), (N,).
-
-    Its two arguments are exchanged, its weights are uniform, and probabilities (K, N, C) below 0.01
-    and above 0.99 are cut off. The released generator makes it small: it learns inputs on which the
-    teachers agree.
+    """The released substitute for the JSD: 1/K sum_k KL(q- || q_k), (N,), arguments exchanged, weights
+    uniform, probabilities cut to 0.01 .. 0.99. Its generator minimises it: teachers agree.
     """
     q = at_least_float32(probabilities)
     mean, each = q.mean(0).clamp(LEAST, MOST), q.clamp(LEAST, MOST)
@@ -107,10 +99,7 @@ def reversed_divergence(probabilities: torch.Tensor) -> torch.Tensor:
 
 
 def balance_loss(probabilities: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """sum_k pi_k sum_c q^c log2 q^c with q the mean of q_k over the batch: not in the paper, only
-    in the released code.
-
-    It is minus the entropy, in bits, of the classes that a teacher sees in the batch, so a small
-    value keeps a generator from making one class only.
+    """sum_k pi_k sum_c q^c log2 q^c, q the mean of q_k over the batch; only in the released code. It is
+    minus the entropy, in bits, of the classes in a batch, against making one class only.
     """
     return -(weights * entropy(probabilities.mean(1))).sum() / math.log(2)

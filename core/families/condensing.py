@@ -92,11 +92,8 @@ class Condensing(Algorithm):
 def gather(
     clients: Sequence[Client], rngs: Sequence[Rng], most: int | None = None
 ) -> tuple[RealData, torch.Tensor]:
-    """The clients' images, sorted by client and class, with uniform probabilities; and the sizes of
-    the groups (G,).
-
-    With `most`, a client looks at no more than so many random images of each class; the sizes still
-    count all.
+    """The clients' images, sorted by client and class, at most `most` random ones of each, with uniform
+    probabilities; and the sizes of the groups (G,), which count all.
     """
     images, labels, owners = [], [], []
     for position, (client, rng) in enumerate(zip(clients, rngs, strict=True)):
@@ -177,11 +174,8 @@ def images_format(data: Dataset, least: int, most: int, wire: str = "uint8") -> 
 
 
 def to_wire(images: torch.Tensor, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
-    """Normalised float images (N, C, H, W) as uint8: the nearest grey level, and 0 or 255 beyond
-    the range.
-
-    `mean` and `std` are those of the data set, per channel, of pixels scaled to [0, 1]. An image
-    that lies in the range comes back, by `Dataset.normalise`, within half a grey level.
+    """Normalised images (N, C, H, W) as uint8, the nearest grey level in 0 .. 255; `mean` and `std` per
+    channel of pixels in [0, 1]. `Dataset.normalise` is the inverse within half a level.
     """
     scale, shift = (
         torch.tensor(values, dtype=images.dtype, device=images.device).view(1, -1, 1, 1)

@@ -110,11 +110,8 @@ class Algorithm:
     def client_updates(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """Return what several clients upload, by id. Each has a stream of random numbers of its own, so
-        that it uploads the same alone.
-
-        A method that writes `client_update` has its clients served by that one, one after the other,
-        also where it inherits a batched form.
+        """Return what several clients upload, by id; each has its own random stream, so uploads the same
+        alone. Where `client_update` is written it serves them one after the other.
         """
         pairs = zip(clients, rngs, strict=True)
         return {

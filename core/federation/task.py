@@ -143,11 +143,8 @@ class Task:
         return measured
 
     def measure_own(self, tests: Sequence[OwnTest], data: Split) -> dict[str, float]:
-        """The metrics of a classification over all images that clients test.
-
-        The images of a class are dealt out to the clients in turn; a client tests those of its own
-        classes, and the others of its images are tested by nobody. Raises InputError where none is
-        tested.
+        """Metrics of a classification over all images that clients test. The images of a class are dealt
+        out in turn; a client tests its own classes only. InputError where none is tested.
         """
         turn = turns(data.labels, len(tests))
         own = [(one, (turn == k) & one.classes.cpu()[data.labels]) for k, one in enumerate(tests)]

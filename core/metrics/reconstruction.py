@@ -8,10 +8,7 @@ from core.errors import InputError
 
 
 def reconstruction(truth: np.ndarray, restored: np.ndarray) -> dict[str, float]:
-    """SSIM (with the Gaussian window of Wang et al. 2004) and PSNR (dB) of two images (H, W) with
-    values in [0, 1].
-
-    Equal images have an infinite PSNR; it is cut at 100 dB, so that means stay numbers. Raises
+    """SSIM (Gaussian window of Wang et al. 2004) and PSNR (dB, cut at 100) of two images (H, W) in [0, 1].
     InputError for shapes that differ.
     """
     from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity

@@ -17,11 +17,8 @@ SMALLEST = 20
 
 
 def regions(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """Dice, sensitivity, specificity and HD95 (pixels) of two masks (H, W), bool.
-
-    Where both masks are empty, Dice and sensitivity are 1 and the distance is 0; where one is, the
-    distance is the diagonal of the image, because nothing could be further away. Raises InputError
-    for shapes that differ.
+    """Dice, sensitivity, specificity and HD95 (pixels) of two masks (H, W), bool: 1, 1, 1 and 0 where both
+    are empty; where one is, the distance is the image's diagonal. InputError for shapes that differ.
     """
     from monai.metrics import (
         compute_confusion_matrix_metric,
@@ -51,11 +48,8 @@ def regions(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
 
 
 def objects(truth: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """Object Dice and AJI of two instance maps (H, W): 0 is background, every other number an
-    object.
-
-    Both are 1 where there is no object in either, and 0 where there is in one only. Raises
-    InputError for shapes that differ.
+    """Object Dice and AJI of two instance maps (H, W), 0 the background: 1 where neither has an object, 0
+    where one has none. InputError for shapes that differ.
     """
     _check(truth, predicted)
     shared, areas, predicted_areas = _overlaps(truth, predicted)

@@ -19,11 +19,8 @@ def _live(model: nn.Module) -> tuple[Tensors, Tensors]:
 
 
 def parameters_and_buffers(model: nn.Module) -> tuple[Tensors, Tensors]:
-    """Detached copies of the parameters, and of the floating-point buffers, by name.
-
-    The buffers are the running means and variances of batch normalisation. Its counter
-    `num_batches_tracked` is left out: it is an integer, so it has no average, and only layers
-    without a momentum read it: none here.
+    """Detached copies of parameters and floating-point buffers (running means and variances) by name;
+    `num_batches_tracked`, an integer without an average, is left out.
     """
     parameters, buffers = _live(model)
     return (

@@ -53,11 +53,9 @@ def least_distance(
     positives: int,
     confidence: float = 0.95,
 ) -> float:
-    """The least mu, with this confidence, from the errors of a test that tells two data sets apart:
-    false ones among so many negatives, and among so many positives; 0 where nothing follows.
-
-    Both rates are replaced by the upper ends of their intervals of Clopper and Pearson, each with
-    half of the error. Raises InputError for counts that are no part of their cases.
+    """The least mu, with this confidence, that the errors of a test of two data sets leave; 0 at worst.
+    Both error rates are raised to the ends of their Clopper-Pearson intervals. InputError for counts
+    that are no part of their cases.
     """
     from scipy.stats import beta, norm
 

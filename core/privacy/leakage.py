@@ -65,11 +65,8 @@ class Matches:
 
 
 def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Gradients:
-    """The gradient of the mean cross-entropy on a batch with respect to every parameter, which FedSGD
-    would send.
-
-    The model is used in the mode it is in, and is not changed. `labels` (N,) int64, or
-    probabilities (N, classes).
+    """FedSGD's upload: the gradient of the mean cross-entropy on a batch, whose `labels` are (N,) int64 or
+    probabilities (N, classes), with the model in the mode it is in.
     """
     model = copy.deepcopy(model)
     loss = F.cross_entropy(model(images), labels)
@@ -83,11 +80,8 @@ def gradients_of_step(
     lr: float,
     weight_decay: float = 0.0,
 ) -> Gradients:
-    """The gradient behind one step of SGD, from the weights before and after it: FedAvg's upload of one
-    local step gives away the upload of FedSGD.
-
-    With momentum this holds for the first step. Of several steps it is a mixture, in which no
-    single gradient is left.
+    """The gradient behind one step of SGD, from the weights before and after (with momentum, behind the
+    first): FedAvg's upload of one local step gives away FedSGD's.
     """
     # w' = w - lr (g + decay w)
     return {name: (w - after[name]) / lr - weight_decay * w for name, w in before.items()}

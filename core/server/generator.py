@@ -111,11 +111,8 @@ def ensemble_cross_entropy(
 
 
 def diversity(features: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """exp(-mean_ij |e_i - e_j|^2 / z * |f_i - f_j|_1 / D), in (0, 1]: 1 when all features are
-    equal.
-
-    It is the term of FedGen's code that keeps a generator from ignoring its noise. `features` (N,
-    D), `noise` (N, z).
+    """exp(-mean_ij |e_i - e_j|^2 / z * |f_i - f_j|_1 / D), in (0, 1], of features (N, D) and noise (N, z):
+    FedGen's term that keeps a generator from ignoring its noise.
     """
     apart = torch.cdist(features, features, p=1) / features.shape[1]
     noise_apart = (noise.unsqueeze(0) - noise.unsqueeze(1)).square().mean(2)

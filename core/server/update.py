@@ -275,11 +275,8 @@ def _linear(inputs: int, outputs: int, rng: Rng) -> nn.Linear:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Contrast:
-    """Projector, prototypes and settings of the contrastive term of Eq. 15 in one round.
-
-    Three differences of the released code are settings here; a fourth, a fresh projector in every
-    round, is the caller's: hand in a new `Projector`, or the one of the round before with the
-    weights it has learnt.
+    """Projector, prototypes and settings of the contrastive term of Eq. 15 in one round. Three
+    differences of the released code are settings; a fresh projector is the caller's.
     """
 
     #: h; it is trained along with the model
@@ -436,11 +433,8 @@ def outputs_of(
     contrast: Contrast | None,
     plain_pass: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits (N, C) for the loss and projected features (N, D) for the contrast (without one, an
-    empty tensor).
-
-    Plain and augmented images take a pass each: batch normalisation keeps them apart, and at 256
-    images one pass over both was no faster.
+    """Logits (N, C) for the loss, and projected features (N, D) for the contrast, if any. Plain and
+    augmented images take a pass each: batch normalisation keeps them apart.
     """
     if contrast is None:
         if plain_pass and augment is not None:

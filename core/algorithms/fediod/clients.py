@@ -323,11 +323,8 @@ class ClientsHere:
     def _private(
         self, rows: torch.Tensor, bound: float, purpose: tuple[str | int, ...]
     ) -> torch.Tensor:
-        """Rows (K, N, ...) through the Gaussian mechanism, with draws of its own for each client;
-        within what a server takes, which costs no privacy.
-
-        What is not finite counts as zero: an error would say, without noise, for which images a
-        client's teacher overflows.
+        """Rows (K, N, ...) through the Gaussian mechanism, each client by its own draws, cut to what a server
+        takes. What is not finite counts as 0: an error would leak where a teacher overflows.
         """
         if not self.multiplier:
             return rows

@@ -151,11 +151,8 @@ class Conversation(Algorithm):
         return side, int(step), int(part)
 
     def release(self, clients: Sequence[Client], rngs: Sequence[Rng], place: int) -> None:
-        """Enter what private clients send in a step, by its place there: the logits have place 0, the
-        gradients 1, the logits of fresh images those after it.
-
-        Raises InputError for what the budget does not have: it has each place of its steps once,
-        and in order, so that no noise is drawn twice.
+        """Enter what private clients send in a step by its place: logits 0, gradients 1, then logits of
+        fresh images. InputError for what the budget lacks: it has each place once, in order.
         """
         settings, step = self.settings, int(rngs[0].parent.path[-2])
         if not settings.private:

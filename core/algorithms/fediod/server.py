@@ -142,11 +142,8 @@ class Server:
         return distillation.mimic_loss(outputs, ensemble, math.inf if tau is None else tau)
 
     def shaping(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """The terms of the generator's loss that the teachers' answers alone decide: L_conf +
-        L_unique (Eq. 3, 5).
-
-        Values of an image have no entropy: there is no L_conf for them, and in the place of the
-        Jensen-Shannon divergence is the variance of the teachers' values.
+        """L_conf + L_unique (Eq. 3, 5), which the teachers' answers alone decide. Values of an image have
+        no entropy: there the variance of the teachers' values is L_unique, without L_conf.
         """
         s, total = self.settings, []
         if self.task.kind == "reconstruction":

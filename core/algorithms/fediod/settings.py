@@ -158,11 +158,8 @@ class Settings(LocalTraining):
 
     @classmethod
     def released(cls) -> Self:
-        """The values of the authors' code (lsl001006/FedIOD) for CIFAR-10 at alpha = 1, except
-        stage one.
-
-        Its weights at alpha = 0.1 are `gan` only. Its training of teachers is incomplete, so they
-        are trained as in the paper. It stops at the best test accuracy, which nothing here does.
+        """The authors' code (lsl001006/FedIOD) for CIFAR-10 at alpha = 1, but for stage one, whose training
+        is incomplete there, and its stop at the best test accuracy. At alpha = 0.1 only `gan` counts.
         """
         return cls(
             gan_lr=1e-4,
