@@ -106,9 +106,8 @@ class Outcome:
         return Verdicts(seen, joined("online", each), joined("offline", each))
 
     def metrics(self) -> dict[str, float]:
-        """What a record keeps. `mia_tpr_0.01` is the share of members that is found while 1% of the
-        others are accused, over the uploads of all clients; `mia_server_...` is on the server's
-        model; `mia_auc/3` and `mia_members/3` are of client 3.
+        """What a record keeps: `mia_tpr_0.01`, the share of members found at 1% false accusations, over
+        all uploads; `mia_server_...`, on the server's model; `mia_auc/3`, of client 3.
         """
         together = self.together()
         offline = [membership.auc(one.offline, one.member) for one in self.clients.values()]
@@ -303,11 +302,8 @@ def _judged(
 
 
 def shared_out(clients: Sequence[Client], rng: Rng) -> list[torch.Tensor]:
-    """Rows of the test set that each client may be asked about: of every class as many as it has,
-    or its share of them where the test set has too few.
-
-    No row is for two clients. So in a shadow run whose client is without an image, no other has it,
-    and the server's model is without it too.
+    """Disjoint rows of the test set that each client may be asked about: of every class as many as it
+    has, or its share of them. So a shadow run without an image has it nowhere.
     """
     labels = clients[0].task.dataset.test.labels
     order = torch.randperm(len(labels), generator=rng.generator())
@@ -334,9 +330,8 @@ def aimed(chosen: Sequence[Client], draws: Rng) -> dict[int, Targets]:
 
 
 def targets(client: Client, rng: Rng, rows: torch.Tensor | None = None) -> Targets:
-    """Balanced targets, class by class: images of the client, and as many of the test set, which no
-    client has, or of these `rows` of it. Where a class has more images on the client than there,
-    the rest is known to the attacker.
+    """Balanced targets, class by class: images of the client, and as many of the test set, or of its
+    `rows`. Where a class has more images at the client, the attacker knows the rest.
     """
     test, device = client.task.dataset.test, client.labels.device
     order = torch.randperm(len(client), generator=rng.at("inside").generator()).to(device)

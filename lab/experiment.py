@@ -87,10 +87,7 @@ class Experiment(Schedule):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Experiment:
-        """Build from plain data, for example a JSON record or a merged table cell.
-
-        Raises InputError for a field that does not exist or is missing.
-        """
+        """Build from plain data, as of a JSON record. InputError for an unknown or missing field."""
         names = attrs.fields_dict(cls)
         for key in data:
             if key not in names:
@@ -130,10 +127,7 @@ class Experiment(Schedule):
         )
 
     def new_algorithm(self) -> Algorithm:
-        """The algorithm with this experiment's settings and schedule.
-
-        Raises InputError for unknown names and bad values.
-        """
+        """The algorithm with these settings and schedule. InputError for unknown names or bad values."""
         return algorithms.create(self.algorithm, self.settings, self.variant, self.schedule)
 
 

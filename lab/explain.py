@@ -17,9 +17,8 @@ from lab.table import Cell
 
 
 def origins(cell: Cell) -> dict[str, list[tuple[Any, str]]]:
-    """The values that every field of the cell's experiments and every hyper-parameter had, with the
-    places that set them, the last one in force. Entries of dictionaries are called `settings.lr` and
-    `model_options.width`.
+    """The values that every field and hyper-parameter (`settings.lr`, `model_options.width`) of a cell's
+    experiments had, with the places that set them, the last one in force.
     """
     run, path = cell.experiments[0], short(cell.spec.path)
     bare = Experiment(algorithm=run.algorithm, dataset=run.dataset).to_dict()

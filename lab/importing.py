@@ -68,9 +68,8 @@ def import_records(folder: str | Path, root: Path | None = None) -> Imported:
 
 
 def beside_the_book(folder: str | Path) -> dict[str, Record]:
-    """The book's records, and complete ones of a folder that `run --out` filled, by id; the book's
-    count where both have one. Raises InputError as `records_below`, and for a record that was measured
-    on other data than the book's.
+    """The book's records by id, and a folder's complete ones that it lacks. InputError as `records_below`,
+    and for one measured on other data than the book's.
     """
     here = records()
     found = [(path, Record.load(path)) for path in _below(folder)]
@@ -150,11 +149,8 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def check_settings(record: Record) -> None:
-    """Raise InputError where the algorithm or the network is not known here, or the record's
-    settings are not those that its experiment asks for.
-
-    A record may lack a setting that came later, if its experiment does not state it, and have one
-    that is `GONE`.
+    """Raise InputError where the algorithm or network is unknown, or the record's settings are not its
+    experiment's: a later one may be missing, and a `GONE` one there.
     """
     experiment = record.experiment
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", experiment.dataset):

@@ -69,11 +69,8 @@ class Merged:
 
 
 def merge(overrides: Iterable[Override], alpha: float | None = None) -> Merged:
-    """Merge overrides in their order; dictionaries merge key by key.
-
-    A split file or a natural partition belongs to its data set: another data set brings a Dirichlet
-    partition with the concentration `alpha` of the original in its place, drawn with the size cap
-    that the files were drawn with, unless a partition is stated with it.
+    """Merge overrides in order, key by key. Another data set replaces a split file or natural partition by
+    a Dirichlet one of the original's `alpha`, with the files' size cap, unless one is stated.
     """
     fields: dict[str, Any] = {}
     steps: list[tuple[str, Mapping[str, Any]]] = []
@@ -99,10 +96,8 @@ def opened(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def combined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an experiment, the new ones over the old; dictionaries merge key by key.
-
-    Two exceptions keep what does not belong together apart: another kind of partition replaces the
-    earlier one whole, and another model drops the options of the earlier one.
+    """Fields of an experiment, new over old, merged key by key; but another kind of partition replaces the
+    old one, and another model drops the old one's options.
     """
     fields = dict(old)
     if "model" in new and new["model"] != fields.get("model"):

@@ -65,9 +65,8 @@ def read_published(path: Path) -> list[dict[str, str]]:
 
 
 def of_table(rows: Sequence[dict[str, str]], table: str) -> list[dict[str, str]]:
-    """The rows of one table, with another entry: `std_elsewhere`, the deviation that another table
-    prints with the same number for the same method, data and rounds; empty where none does, or
-    several differ.
+    """The rows of one table, with `std_elsewhere`: the one deviation, if any, that another table prints
+    with the same number for the same method, data and rounds.
     """
 
     def same_runs(row: Mapping[str, str]) -> tuple[str, ...]:

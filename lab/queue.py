@@ -232,10 +232,8 @@ def measure(
 def measure_anew(
     experiment: Experiment, paper: str, out: Path, runtime: Runtime, progress: bool = True
 ) -> tuple[Record, Path, bool]:
-    """Run an experiment in a scratch folder, whatever the book has of it; returns what `measure` does.
-
-    What the folder holds already counts where it was computed by the same code in the same way, so
-    a check that was cut goes on. Raises InputError as `measure` does.
+    """Run an experiment in a scratch folder, whatever the book has of it, as `measure`. What lies there
+    counts where the same code computed it in the same way.
     """
     wanted = code_version(experiment.algorithm), reckoning(runtime.describe())
 
@@ -305,9 +303,7 @@ def done_before(item: Pending, out: Path | None = None) -> bool:
 
 
 def in_shard(experiment: Experiment, shard: str) -> bool:
-    """Whether an experiment is in a part of the queue such as "3/16", the third of sixteen.
-
-    It is in one part of so many, the same at any time and on any machine. Raises InputError for a
+    """Whether an experiment is in a part of the queue such as "3/16", always the same one. InputError for a
     text of another form.
     """
     part, _, parts = shard.partition("/")

@@ -142,10 +142,8 @@ class Record:
 
 
 def reckoning(environment: Mapping[str, Any]) -> dict[str, str]:
-    """What of a machine decides the numbers of a run, from a record's environment.
-
-    On a CPU its instructions, the kernels and the number of threads are among it: they decide the
-    order of sums, and so their last digits.
+    """What of a machine decides the last digits of a run, from a record's environment: on a CPU also
+    instructions, kernels and threads, which order sums.
     """
     sums = ("cpu", "kernels", "threads") if environment.get("device") == "cpu" else ()
     return {name: str(environment.get(name)) for name in ("torch", "device", "precision", *sums)}
@@ -194,11 +192,8 @@ def find(known: Mapping[str, Record], experiment: Experiment) -> Record | None:
 
 
 class Records(Mapping[str, Record]):
-    """The complete records among some files, by experiment id.
-
-    A file is read when its record is asked for: who shows one table does not wait for the records of
-    all others, and a damaged one, for which `Record.load` raises InputError, stops only those who need
-    it. What was read once stays as it was.
+    """The complete records among some files, by experiment id; a file is read when its record is asked for,
+    so that a damaged one, an InputError of `Record.load`, stops only those who need it.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -229,10 +224,8 @@ class Records(Mapping[str, Record]):
 
 
 def records(root: str | Path | None = None) -> Records:
-    """All complete records below a folder, by experiment id; by default those of the book.
-
-    A file is read again only when it has changed: do not change what is returned. Reading one raises
-    InputError as `Record.load` does, and where it is not called by its record's id.
+    """All complete records by experiment id below a folder, by default the book's, shared: do not change
+    them. InputError as `Record.load`, and where a file is not called by its id.
     """
     folder = path_of(root)
     return Records(book_files() if folder is None else sorted(folder.glob("*/*.json")))

@@ -245,9 +245,8 @@ def _failure_recorded(record: Record, path: Path | None) -> Iterator[None]:
 
 
 def _in_time(deadline: float | None) -> Callable[[], bool]:
-    """To be asked between rounds, or runs: whether one that takes a fifth longer than the longest so
-    far would end before the deadline. What comes before the first question is not timed, and its
-    answer says only whether the deadline is ahead.
+    """Between rounds, or runs: whether one a fifth longer than the longest so far would end before the
+    deadline. The first answer says only whether the deadline is ahead.
     """
     started = longest = 0.0
 

@@ -26,11 +26,8 @@ LONGEST = 2**20
 
 
 def charge(context: Context, key: str, algorithm: Algorithm, folder: str | None) -> None:
-    """Enter what a run gives away, by the key of its memory, into the node's account before it answers;
-    the account lies in the node's `memory` folder. Without a limit nothing is entered.
-
-    Raises InputError for a run without noise or beyond what is left, and where there is no folder;
-    FileError for an account that is not as it was written.
+    """Enter what a run gives away into the node's account (in `memory`), if it has a limit. InputError for a
+    run without noise, beyond the limit or without folder; FileError for a changed account.
     """
     if context.node_config.get("epsilon") is None:
         return

@@ -139,10 +139,8 @@ class Memory:
 
     @contextlib.contextmanager
     def alone(self, private: bool) -> Iterator[None]:
-        """Answer one question at a time. Flower begins a process for each message: two that know the same
-        memory would draw the same noise, and their answers together would show what it hides. Raises
-        InputError for a private run at a node with data of its own and without a folder in which one
-        can wait for the other.
+        """Answer one question at a time: Flower's processes of one memory would draw the same noise.
+        InputError for a private run on own data without a folder in which one can wait for the other.
         """
         if self.path is not None:
             with alone(self.path.with_suffix(".lock"), "another question of this run", DAY):
@@ -155,11 +153,8 @@ class Memory:
     def recall(
         self, question: str, device: torch.device
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        """A client's memory, and its secret, (SECRET,) uint8.
-
-        When a question comes a second time, because its answer was lost, it is the memory that the
-        client had when the question came first; so the answer is the same. `question` is a fingerprint
-        of its address and of all that came with it: one that comes with other things is another.
+        """A client's memory, and its secret, (SECRET,) uint8. For a repeated question, known by its
+        fingerprint `question`, it is the memory of the first time, for the same answer.
         """
         last, kept, state = "", dict[str, torch.Tensor](), self.context.state
         if self.path is None:
@@ -205,10 +200,8 @@ def introduce(message: Message, context: Context) -> Message:
 @app.query()
 @discreet
 def answer(message: Message, context: Context) -> Message:
-    """What the algorithm's clients answer to a question of the server, for this one client.
-
-    Raises InputError for a question that the algorithm does not have, for a run that the node's own
-    budget does not allow, and for a private one where the node has data of its own and no folder.
+    """The client's answer to a question of the server. InputError for an unknown question, for a run beyond
+    the node's budget, and for a private one on own data without a folder.
     """
     experiment, client = own(context)
     received, asked = wire.message(message.content, client.task.runtime.device)

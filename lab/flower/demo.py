@@ -33,11 +33,8 @@ def experiment() -> Experiment:
 
 
 def follow(deployment: Deployment, path: Path, rounds: int) -> Record:
-    """Print a line for every round; the record when it is complete.
-
-    A node that ends is started again, as a service manager would do it: the server takes it back
-    when it has missed the old one's sign of life. Raises InputError where the SuperLink ends, and
-    where no new round is on record for `EACH_ROUND` seconds.
+    """Print a line for every round, and the record. A node that ends is started again. InputError where the
+    SuperLink ends, or no new round comes for `EACH_ROUND` seconds.
     """
     shown, again, end = 0, 0.0, time.monotonic() + EACH_ROUND
     while True:

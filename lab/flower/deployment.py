@@ -48,11 +48,8 @@ def free_port() -> int:
 
 
 def write_data(folder: Path, name: str, dataset: Dataset, clients: Sequence[Client]) -> None:
-    """Each hospital's images in a folder of its own, `node0`, `node1`, …, and the test images in
-    `server`.
-
-    The layout asks for training and test images in each file; where there must be none stands one
-    black image.
+    """Each hospital's images in `node0`, `node1`, …, the test images in `server`; one black image stands
+    where the layout asks for some and there are none.
     """
     test = dataset.test
     black = torch.zeros_like(test.images[:1]), torch.zeros(1, dtype=torch.int64)

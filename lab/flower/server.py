@@ -177,10 +177,8 @@ class Link:
         rng: Rng,
         most: int,
     ) -> dict[int, Message]:
-        """The answers of a round's clients to a question, in their order; those that are missing or
-        unreadable are left out, and named. A run that waits for all asks anew after `timeout`, which
-        doubles each time, for a node that began anew lost the question; it takes the first answer
-        to any of them.
+        """The clients' answers to a question, in order; missing or unreadable ones are named. A run that
+        waits for all asks anew after `timeout`, doubled each time, and takes the first answer.
         """
         asked = json.dumps([question, rng.path])
         round_ = " ".join(str(part) for part in rng.path if part != "client")
@@ -241,11 +239,8 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
 
 
 def server_task(experiment: Experiment, context: Context, samples: int) -> Task:
-    """The task of the server.
-
-    With `server-data`, a folder, it knows the test set only, or the validation images: of the
-    training data it knows how many there are in all. Without, it has all data, for simulations.
-    Raises InputError where the experiment tests on validation images and the folder has none.
+    """The server's task. With the folder `server-data` it has the test or validation images and the number
+    of training images; without, all data, for simulations. InputError without the images it tests on.
     """
     folder = context.run_config.get("server-data")
     if not folder:
@@ -266,11 +261,8 @@ def server_task(experiment: Experiment, context: Context, samples: int) -> Task:
 
 
 def federate(grid: Grid, context: Context) -> Record:
-    """Run the experiment that the run's configuration states; its record.
-
-    The configuration has `experiment` (JSON), `out` (folder for records; empty: none), `timeout` and
-    `patience` (seconds), `wait-for-all`, `most-samples` (of one hospital), `device`, `precision`, and
-    `server-data`.
+    """The record of the run's configuration: `experiment` (JSON), `out` (folder, or none), `timeout` and
+    `patience` (s), `wait-for-all`, `most-samples`, `device`, `precision`, `server-data`.
     """
     config = context.run_config
     experiment = Experiment.from_dict(json.loads(str(config["experiment"])))

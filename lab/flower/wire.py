@@ -72,11 +72,8 @@ def _entry_bytes(value: Any) -> int:
 def message(
     content: RecordDict, device: torch.device, most: float = math.inf, asked: str | None = None
 ) -> tuple[Message, str]:
-    """What arrived, as a message on a device, and the question that it belongs to.
-
-    Raises UploadError, before anything is parsed, for more than `most` bytes, for another question
-    than `asked`, and for anything beside tensors, entries and the question; and InputError for tensors
-    that cannot be read.
+    """The message that arrived, on a device, and its question. UploadError, before parsing, for more than
+    `most` bytes, another question than `asked`, or further content; InputError for bad tensors.
     """
     kinds = {TENSORS: ArrayRecord, META: ConfigRecord, ASKED: ConfigRecord}
     if content.keys() != kinds.keys() or any(

@@ -47,9 +47,8 @@ def perform(
     code: str,
     progress: bool = False,
 ) -> Record | FileError | str:
-    """One run to its record, or as far as the time goes (`until`, seconds since 1970, no round begins); the
-    error where it cannot go on as its files are, and one line where it failed. `code` is the hash of the
-    caller's source: a worker may have begun with another one.
+    """One run to its record, or until no round may begin (`until`, seconds since 1970); the error that ends
+    the queue, or one line where it failed. `code`: the hash of the caller's source.
     """
     deadline = None if until is None else time.monotonic() + until - time.time()
     try:
@@ -147,12 +146,8 @@ def sweep(
 
 
 def workers(on: str | None, gpus_per_run: float | None = None) -> Any:
-    """The workers that a text names: None (this process), `local:2`, `ray` (the cluster of RAY_ADDRESS, or
-    the one that runs on this machine) or `ray://host:10001`. A run on a cluster asks for this share of a
-    GPU; None: for a whole one where there are any.
-
-    Raises InputError for another text, for what is no share of a GPU, and where Ray is not installed
-    or does not answer.
+    """The workers that a text names: None (this process), `local:2`, `ray` (RAY_ADDRESS, or this machine) or
+    `ray://host:10001`, with a share of a GPU (None: a whole one). InputError for what cannot be.
     """
     from lab.ray.local import Here, LocalWorkers
 

@@ -13,11 +13,8 @@ from lab.record import REPOSITORY
 
 
 class RayWorkers:
-    """A job is one CPU and a share of a GPU of whichever node has them; where none is stated, a whole
-    one if the cluster has any.
-
-    The nodes have this package at the same path. Ray itself starts no lost job again: it would not
-    know the queue's order. Raises InputError where Ray is not installed or does not answer.
+    """A job is one CPU and a share of a GPU of any node, by default a whole one if the cluster has any. The
+    nodes have this package at the same path. InputError where Ray does not answer.
     """
 
     def __init__(self, address: str | None, gpus: float | None) -> None:

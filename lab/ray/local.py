@@ -87,10 +87,7 @@ class LocalWorkers:
 
 
 def _begin(workers: int) -> None:
-    """Prepare a worker: it takes its share of the threads that a run alone would have.
-
-    An interruption is the caller's to handle; a worker whose caller is gone ends too.
-    """
+    """Prepare a worker: its share of the threads, no interruptions, an end with its caller's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
     from tqdm import tqdm

@@ -17,11 +17,8 @@ from lab.table import Cell
 
 
 def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> str:
-    """Three lines of numbers in the paper's unit with their verdicts, and a line per seed that says
-    whether the run gave the same bits as the book's.
-
-    `book` and `yours` are complete records of the cell's experiments; either may lack some, and yours
-    may have further seeds.
+    """Three lines of numbers in the paper's unit with verdicts, and per seed whether the bits are the
+    book's; `book` and `yours` are complete records of the cell, in part.
     """
     known = cell.published
     printed = with_spread(known.text, known.std) if known else "nothing"

@@ -361,10 +361,8 @@ def curves(
     title: str = "",
     log: str = "",
 ) -> Figure:
-    """Learning curves over the axis "round" or "megabytes": means over seeds. Where a series sends nothing
-    in later rounds, the last of its values at that place counts.
-
-    Other arguments are those of `curve_frame` and `lines`. Raises InputError for an unknown axis.
+    """Learning curves over "round" or "megabytes", means over seeds; the last value counts where nothing
+    more is sent. Arguments as of `curve_frame` and `lines`. InputError for an unknown axis.
     """
     if x not in AXES:
         raise unknown("axis", x, AXES)

@@ -295,10 +295,8 @@ def chances(found: Sequence[Lead], by: float) -> list[float]:
 
 
 def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
-    """The comparisons that a claim of the kind "ahead" asks for, where both sides are measured. Leads over
-    the same rivals that the same runs fill are one comparison for each measure.
-
-    Raises InputError for a row, column or metric that its tables do not have.
+    """The measured comparisons of a claim "ahead"; leads over the same rivals by the same runs are one for
+    each measure. InputError for an unknown row, column or metric.
     """
     asked, found = claim.ahead, dict[tuple[str, ...], Lead]()
     assert asked is not None

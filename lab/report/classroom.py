@@ -50,10 +50,7 @@ class Exercise:
 
 
 def exercises(source: str | Path) -> list[Exercise]:
-    """The exercises of a notebook in their order.
-
-    Raises InputError for an exercise that does not state its level and its minutes.
-    """
+    """The exercises of a notebook in order. InputError for one without level and minutes."""
     path = notebooks.find(source)
     found = []
     for block in _blocks(notebooks.read(path)):

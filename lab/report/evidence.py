@@ -14,10 +14,8 @@ from lab.table import Cell
 
 
 def evidence(cell: Cell, known: Mapping[str, Record], also: Path | None = None) -> str:
-    """What is measured for a cell, in the paper's unit: a line per seed with the value and the record
-    below the repository, then mean and deviation, what is printed, the verdict and its reason.
-
-    `known` are complete records by experiment id, those of the book and those below the folder `also`.
+    """A cell in the paper's unit: value and record of each seed, mean and deviation, printed value, verdict
+    and reason. `known`: complete records by id, of the book and of the folder `also`.
     """
     found = judge(cell.spec.cells(cell.profile), known)[cell.number]
     lines = [

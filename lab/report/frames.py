@@ -140,12 +140,8 @@ def metrics_frame(
     profile: str | None = None,
     measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
-    """All metrics of the runs behind a table after their last round, also those that the table does
-    not show.
-
-    One row a measured run, column after column: `column`, `row`, `profile`, `seed`, then the
-    metrics as the records name and hold them (fractions, nats), missing where a run does not have
-    one. Arguments and errors are those of `table_frame`.
+    """All metrics of a table's runs after the last round, a row per run: `column`, `row`, `profile`, `seed`,
+    then metrics as in records. Arguments and errors as of `table_frame`.
     """
     runs = table_runs(paper, table, [profile] if profile else None, measured)
     columns = [column.name for column in TableSpec.find(paper, str(table)).columns]
@@ -162,12 +158,8 @@ def verdict_counts(frame: pd.DataFrame) -> str:
 
 
 def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
-    """Every cell at the profile at which most cells of its column are measured, the fullest of
-    several: one long run of one method does not hide a column where all can be compared. "quick",
-    whose numbers say nothing, only where there is nothing else.
-
-    A column that is not measured goes with the fullest profile of the table's records, and, when it
-    has none, with the fullest at which the queue runs it.
+    """Every cell at the profile at which most cells of its column are measured, the fullest of several;
+    "quick" only where there is nothing else, and an unmeasured column with the table's fullest.
     """
     grids = [spec.cells(profile) for profile in BEST_FIRST]
     chosen: dict[str, str] = {}
@@ -190,9 +182,8 @@ def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
 
 
 def best_evidence(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
-    """Every cell at the fullest profile at which it is measured itself, else as `best_cells` has it. Below
-    the rows of the table are those that its `choices` name and that are measured, at their fullest profile,
-    beside the same printed number.
+    """Every cell at the fullest profile at which it is measured, else as in `best_cells`; below them the
+    measured rows of the table's `choices`, beside the same printed number.
     """
     grids = [spec.cells(profile) for profile in BEST_FIRST[:-1]]
     shown, beside = [], {}

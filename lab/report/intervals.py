@@ -142,9 +142,8 @@ def interval(
 
 
 def probability(gaps: Sequence[float], true: float = 0.0, exact: bool = False) -> float:
-    """How often paired differences with a mean of `true` come out as low as these, by a t test; 1 where
-    they say nothing of their spread. `exact` and the rule for equal differences are those of
-    `interval`.
+    """How often paired differences with a mean of `true` are as low as these, by a t test; 1 where they
+    say nothing of their spread. `exact` as in `interval`.
     """
     below = np.mean(gaps) - true
     if not _varied(gaps):

@@ -30,11 +30,8 @@ def source(function: Callable[..., Any]) -> Any:
 
 @cache
 def text_of(function: Callable[..., Any]) -> str:
-    """The source of a function or class as a page shows it: without docstrings, in lines of
-    `WIDTH` columns.
-
-    Lines are broken by ruff, as everywhere in this project; where it is not installed they stay as
-    they are. Comments are filled; a long text scrolls.
+    """The source of a function or class as a page shows it: without docstrings, in lines of `WIDTH` columns
+    by ruff, where it is installed.
     """
     text = textwrap.dedent(inspect.getsource(function)).rstrip()
     rows = [_FOR_TOOLS.sub("", row) for row in _without_docstrings(text)]

@@ -24,10 +24,7 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def read(path: str | Path) -> Any:
-    """Read a notebook (nbformat's node) from a .py or .ipynb file.
-
-    Raises InputError when the file is missing or is not a notebook.
-    """
+    """Read a notebook (nbformat's node) from a .py or .ipynb file. InputError for what is none."""
     path = find(path)
     jupytext, nbformat = needed("jupytext"), needed("nbformat")
     try:
@@ -95,10 +92,7 @@ def parameters(path: str | Path) -> dict[str, Any]:
 
 
 def check_parameters(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return given parameters as values of the types that the notebook's defaults have.
-
-    Raises InputError for an unknown name, with the list of valid ones, and for a wrong type.
-    """
+    """Parameters with the types of the notebook's defaults. InputError for unknown names, wrong types."""
     defaults = parameters(path)
     for name in given:
         if name not in defaults:
@@ -175,11 +169,8 @@ def execute(
     *,
     progress: bool = False,
 ) -> None:
-    """Run the cells of a notebook (nbformat's node) in the folder of `source`, and save them with
-    their outputs; in a `kernel` (jupyter_client's manager) that runs already, or in a new one.
-
-    Raises InputError, naming `source` and the error, when a cell fails or the kernel dies; `output`
-    holds the outputs until there.
+    """Run a notebook's cells in the folder of `source`, in a running `kernel` or a new one, and save them
+    with outputs, also up to an error. InputError, naming `source`, where a cell or the kernel fails.
     """
     papermill = needed("papermill")
     from nbclient.exceptions import DeadKernelError

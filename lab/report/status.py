@@ -24,9 +24,8 @@ PACKAGES = (
 def coverage(
     paper: str | None = None, measured: Mapping[str, Record] | None = None
 ) -> pd.DataFrame:
-    """One row per table, of one paper or of all: `paper`, `table`, `title`, `profile` (the one that is
-    shown, of each column), `cells`, `printed` (cells with a printed number), `measured`, and how many cells
-    have each of `VERDICTS`. Raises InputError for an unknown paper.
+    """A row per table of a paper or of all: `paper`, `table`, `title`, `profile` shown, `cells`, `printed`,
+    `measured`, and cells with each of `VERDICTS`. InputError for an unknown paper.
     """
     known, rows = records() if measured is None else measured, []
     for name in [paper] if paper else dict.fromkeys(spec.paper for spec in TableSpec.all()):

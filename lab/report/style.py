@@ -79,10 +79,8 @@ _MEASURES = {
 
 
 def series(names: Iterable[Any]) -> dict[str, dict[Any, Any]]:
-    """Keywords `palette`, `markers` and `dashes` of seaborn for series with these names.
-
-    A method, told by how a name begins, has the same colour in all figures, the first of its name in
-    each; from the eleventh series on, colours repeat with another marker and dash.
+    """`palette`, `markers` and `dashes` of seaborn for series of these names. A method, the beginning of a
+    name, has one colour in all figures; from the eleventh on marker and dash change.
     """
     names, places = list(names), dict[Any, int]()
     for name in names:

@@ -12,11 +12,7 @@ def plain(text: object) -> str:
 
 @attrs.frozen
 class Markdown:
-    """Sentences that a page computes: the last value of a cell, shown as Markdown.
-
-    Names, notes and reasons come into them from specifications, records and data sets; so whatever
-    stands in the text, none of it becomes HTML.
-    """
+    """Sentences that a page computes, shown as Markdown; nothing in them becomes HTML."""
 
     text: str
 

@@ -117,10 +117,7 @@ class Judgement:
 
 
 def in_printed_unit(value: float, unit: str) -> float:
-    """A value of a record (fractions for percentages, bytes for MB) in the unit of print.
-
-    Raises InputError for an unknown unit.
-    """
+    """A value of a record (fractions, bytes) in the unit of print. InputError for an unknown unit."""
     if unit not in _SCALE:
         raise unknown("unit", unit, _SCALE)
     return value * _SCALE[unit]
@@ -194,12 +191,8 @@ def agreement(
     unit: str,
     exact: bool = False,
 ) -> tuple[int, int, int]:
-    """Of the pairs of rows, how many are ordered as printed, how many the other way round, and how
-    many could be compared; `found` holds a row's values by seed, `unit` is that of print, `exact` that
-    of `interval`.
-
-    Left out are pairs without a common seed or with a row that is not printed, and pairs that are
-    printed within the `margin` of each other: print does not order them.
+    """Pairs of rows ordered as printed, the other way round, and comparable, from values by seed; `unit` of
+    print. Left out: pairs without common seed or print, or within the `margin` in print.
     """
     sides = [direction(printed, found, *pair, unit, exact) for pair in pairs]
     known = [side for side in sides if side is not None]
@@ -214,11 +207,8 @@ def direction(
     unit: str,
     exact: bool = False,
 ) -> int | None:
-    """1 for two rows that are ordered as printed, -1 the other way round, 0 where that is not decided;
-    None where they cannot be compared (see `agreement`).
-
-    Differences that are the same for all seeds decide nothing, unless they are `exact` (see
-    `interval`): a measure with few values has such, and their spread is not known.
+    """1 for two rows that are ordered as printed, -1 the other way round, 0 undecided, None where they
+    cannot be compared. Equal differences of all seeds decide nothing unless they are `exact`.
     """
     p, q = printed.get(a), printed.get(b)
     gaps = differences(found.get(a, {}), found.get(b, {}))

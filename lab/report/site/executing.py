@@ -68,11 +68,8 @@ def note(executed: Path) -> dict[str, Any]:
 
 
 def execute_all(sources: Iterable[Path], folder: Path, jobs: int = 2) -> list[Path]:
-    """Execute notebooks at their defaults, some at a time, into a folder; those that nothing changed
-    are kept.
-
-    Returns the executed .ipynb files in the order of `sources`. Raises InputError that names the
-    notebook and its error when a cell fails or its kernel dies.
+    """Execute notebooks at their defaults, some at a time, where something changed; the .ipynb files in the
+    order of `sources`. InputError, naming it, where one fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     targets = {source: folder / f"{source.stem}.ipynb" for source in sources}

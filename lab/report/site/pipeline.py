@@ -38,11 +38,8 @@ LONG = 32
 
 
 def build() -> Path:
-    """Execute the notebooks, lay out all pages, build the site and return the folder of its HTML.
-
-    Notebooks are executed again only when something they depend on has changed, and Sphinx reads
-    only changed pages again. Raises InputError when a page of `_toc.yml` has no source, a notebook
-    fails, or Sphinx warns about anything.
+    """Execute what changed, lay out all pages, build the site; return its folder. InputError for a page
+    without source, a notebook that fails, or any warning.
     """
     started = time.perf_counter()
     executed = execute()
@@ -151,9 +148,8 @@ def as_shown(executed: Path) -> bytes:
 
 
 def tidy(html: str) -> str:
-    """Tables of pandas with a dash for each NaN, without the zeros behind the point in columns of whole
-    numbers (pandas makes floats of them where one is missing), and with the class `long` where a cell
-    holds a long text.
+    """Tables of pandas with a dash for NaN, whole numbers without zeros behind the point, and the class
+    `long` where a cell holds a long text.
     """
     from bs4 import BeautifulSoup
 

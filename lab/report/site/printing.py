@@ -76,9 +76,8 @@ def _built(names: list[str] | None) -> dict[str, str]:
 
 
 def pdf(target: Path, names: list[str] | None = None) -> Path:
-    """Print the built site, or some of its pages, into one PDF with an outline; folded lists and
-    solutions are left out. Raises InputError without a site, a browser or pypdf, and for an unknown
-    page.
+    """Print the built site, or some pages, as a PDF with an outline, without folded lists and solutions.
+    InputError without a site, a browser or pypdf, and for an unknown page.
     """
     built, writer = _built(names), needed("pypdf").PdfWriter()
     with browser() as chromium:

@@ -39,10 +39,8 @@ MathJax = {tex: {inlineMath: [["$", "$"]], processEscapes: true, tags: "none"}};
 
 
 def write_slides(sources: Iterable[Path], folder: Path) -> list[Path]:
-    """Write the slides of some notebooks into a folder, with all that they load; notebooks that the
-    build has not executed yet are executed first. Return the HTML files.
-
-    Raises InputError when nbconvert or the scripts of Reveal are not installed.
+    """Write slides of notebooks, executed where they are not yet, with all that they load, into a folder;
+    return the HTML files. InputError without nbconvert or the scripts of Reveal.
     """
     exporter = needed("nbconvert").SlidesExporter(
         raw_template=TEMPLATE, reveal_url_prefix="reveal", reveal_theme="white"
