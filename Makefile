@@ -12,7 +12,7 @@ JOBS := 2
 PIP := $(PY) -m pip -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install book check links serve lab shots pdf student slides datapack test machines test-setup test-machines federation-demo federation-simulation lint format sync lock clean
+.PHONY: help install book check links serve lab shots pdf student slides datapack test machines test-machines federation-demo federation-simulation lint format sync lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

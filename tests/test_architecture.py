@@ -229,6 +229,7 @@ def test_core_imports_without_plots_notebooks_and_data_packages():
         "medmnist",
         "torchvision",
         "PIL",
+        "sklearn",
         "sphinx",
         "playwright",
         "ray",

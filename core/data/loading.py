@@ -34,15 +34,13 @@ class DatasetInfo:
     present_sizes: tuple[int, ...] = ()
 
 
-def _resolve(name: str, size: int | None = None) -> tuple[Source, int] | None:
-    """Return the known set and size that `name` and `size` ask for, or None."""
+def _resolve(name: str) -> tuple[Source, int] | None:
+    """Return the known set and size that `name` asks for; None when the set is not a known one."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
         raise InputError(
             "the name of a data set begins with a letter or digit and has only these, _, - and ., "
             f"unlike {brief(name)}"
         )
-    if size is not None and not is_whole(size, 1):
-        raise InputError(f"size must be a whole number of pixels, not {size!r}")
     base, suffix = name, None
     if name not in SOURCES and (match := re.fullmatch(r"(.+)_(\d{1,6})", name)):
         base, suffix = match[1], int(match[2])
@@ -52,10 +50,8 @@ def _resolve(name: str, size: int | None = None) -> tuple[Source, int] | None:
         )
     if base not in SOURCES:
         return None
-    if suffix is not None and size is not None and suffix != size:
-        raise InputError(f"the name {name!r} asks for {suffix} pixels but size for {size}")
     source = SOURCES[base]
-    wanted = next(value for value in (suffix, size, source.sizes[0]) if value is not None)
+    wanted = source.sizes[0] if suffix is None else suffix
     if wanted not in source.sizes:
         sizes = " or ".join(", ".join(map(str, source.sizes)).rsplit(", ", 1))
         raise InputError(f"{base} comes at {sizes} pixels, not {wanted}")
@@ -75,39 +71,27 @@ def is_made_here(name: str) -> bool:
     return known is None or known[0].made_here
 
 
-def load(
-    name: str, root: str | Path | None = None, size: int | None = None, download: bool = False
-) -> Dataset:
+def load(name: str, root: str | Path | None = None) -> Dataset:
     """Load a data set.
 
     `name` is a name of `available()`, with or without a size in pixels at its end
     ("pneumoniamnist_224"), or the name of an npz file in the layout of MedMNIST that lies in the data
     folder. `root` is the data folder: by default the one in the environment variable FEDCON_DATA,
-    else `data`. `download` gets the set first where it is missing. Raises InputError when the set
-    is unknown, missing or broken.
+    else `data`. Raises InputError when the set is unknown, missing or broken.
     """
-    folder = data_root(root)
-    known = _resolve(name, size)
+    folder, known = data_root(root), _resolve(name)
+    path = folder / f"{name}.npz"
     if known is None:
-        stems = [name] if size is None else [f"{name}_{size}", name]
-        paths = [folder / f"{stem}.npz" for stem in stems]
-        path = next((path for path in paths if path.is_file()), None)
-        if path is None:
+        if not path.is_file():
             error = unknown("data set", name, {info.name for info in available(folder)})
-            raise InputError(f"{error}; nor is there a file {paths[0]}; `fedcon data` lists all")
-        own = assembled(read_npz(path), path.stem, path)
-        if size not in (None, own.size):
-            raise InputError(f"{path} holds images of {own.size} pixels, not {size}")
-        return own
+            raise InputError(f"{error}; nor is there a file {path}; `fedcon data` lists all")
+        return assembled(read_npz(path), name, path)
     source, pixels = known
-    if wrong := _in_the_way(folder / f"{name}.npz"):
+    if wrong := _in_the_way(path):
         raise InputError(wrong)
     if not source.has(folder, pixels):
-        title = source.title(pixels)
-        if not download:
-            place = f"{folder.absolute()} (no {source.missing(folder, pixels)[0][0]})"
-            raise InputError(f"{title} is not in {place}; {_advice(source, pixels)}")
-        get(title, folder)
+        place = f"{folder.absolute()} (no {source.missing(folder, pixels)[0][0]})"
+        raise InputError(f"{source.title(pixels)} is not in {place}; {_advice(source, pixels)}")
     return source.load(folder, pixels)
 
 

@@ -5,8 +5,9 @@ import math
 import attrs
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 from core import models
 from core.condensation import (
@@ -49,19 +50,19 @@ def data_of(clients, seed=0, dtype=torch.float64, knowledge=6, real=5):
     w=st.floats(-3, 3),
     target=st.floats(-3, 3),
 )
-@settings(max_examples=30)
 def test_a_quadratic_in_closed_form(eta, steps, w, target):
     """L(w, x) = mean_i (w - x_i)^2 / 2 moves w to (1 - eta) w + eta m_s in step s, m_s the mean of
     its part of x; with the outer loss (w* - t)^2 / 2 the gradient with respect to an image of step
     s of S is (w* - t) eta (1 - eta)^(S - s) / (M / S).
     """
     x = torch.tensor([[0.5, -1.0, 2.0, 0.25, 1.5, -3.0]], dtype=torch.float64)
+    given_ = {"t": torch.tensor([target], dtype=torch.float64)}
     step = bilevel_step(
         lambda weights, knowledge, _: (weights["w"] - knowledge).square().mean() / 2,
         lambda weights, _, data: (weights["w"] - data["t"]).square().sum() / 2,
         {"w": torch.tensor([w], dtype=torch.float64)},
         x,
-        {"t": torch.tensor([target], dtype=torch.float64)},
+        given_,
         lr=eta,
         steps=steps,
     )
@@ -70,15 +71,15 @@ def test_a_quadratic_in_closed_form(eta, steps, w, target):
         end = (1 - eta) * end + eta * float(part.mean())
     assert float(step.weights["w"]) == pytest.approx(end, abs=1e-9)
     assert float(step.loss) == pytest.approx((end - target) ** 2 / 2, abs=1e-9)
-    wanted = [
-        (end - target) * eta * (1 - eta) ** (steps - 1 - image // size) / size for image in range(6)
-    ]
+    powers = [(1 - eta) ** (steps - 1 - image // size) for image in range(6)]
+    wanted = [(end - target) * eta * power / size for power in powers]
     assert step.gradient.flatten().tolist() == pytest.approx(wanted, abs=1e-9)
 
 
 @pytest.mark.parametrize("statistics", ["knowledge", "batch"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_gradient_through_a_network_is_that_of_finite_differences(statistics, steps):
+    """The outer loss is 1/N sum_i phi_i l_i (Eq. 8)."""
     network = KnowledgeNetwork(lenet())
     inner, outer = network_losses(network, statistics)
     knowledge, data = data_of(1)
@@ -96,28 +97,26 @@ def test_the_gradient_through_a_network_is_that_of_finite_differences(statistics
     direction = torch.randn(knowledge[0].shape, generator=Rng(5).generator(), dtype=torch.float64)
     for probe in (direction, *torch.eye(64, dtype=torch.float64)[[9, 30]].view(2, 1, 1, 8, 8)):
         ahead, behind = (loss(knowledge[0] + sign * 1e-5 * probe) for sign in (1, -1))
-        assert float((step.gradient[0] * probe).sum()) == pytest.approx(
-            (ahead - behind) / 2e-5, rel=1e-4, abs=1e-9
-        )
+        slope = float((step.gradient[0] * probe).sum())
+        assert slope == pytest.approx((ahead - behind) / 2e-5, rel=1e-4, abs=1e-9)
+    if statistics == "batch":
+        logits = network.logits(network.weights(), mine["images"])
+        each = F.cross_entropy(logits, mine["labels"], reduction="none")
+        weighed = (mine["weights"] * each).sum() / 5
+        torch.testing.assert_close(outer(network.weights(), knowledge[0], mine), weighed)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("statistics", ["knowledge", "batch"])
+@pytest.mark.parametrize(("shared", "statistics"), [(True, "knowledge"), (False, "batch")])
 def test_many_clients_get_what_each_gets_alone(shared, statistics):
     """One client more than a batch of clients holds."""
-    number = CLIENTS + 1
-    network = KnowledgeNetwork(lenet())
-    losses = network_losses(network, statistics)
+    number, network = CLIENTS + 1, KnowledgeNetwork(lenet())
+    losses, weights = network_losses(network, statistics), network.weights()
     knowledge, data = data_of(number)
-    weights = network.weights()
     if not shared:
-        weights = {
-            name: torch.stack([one * (1 + 0.1 * k) for k in range(number)])
-            for name, one in weights.items()
-        }
+        factors = [1 + 0.1 * k for k in range(number)]
+        weights = {n: torch.stack([w * by for by in factors]) for n, w in weights.items()}
     together = bilevel_step(*losses, weights, knowledge, data, lr=0.3, steps=2, shared=shared)
-    assert len(together.loss.unique()) == number
-    for k in (0, 5, number - 1):
+    for k in (0, number - 1):
         own = weights if shared else {name: one[k : k + 1] for name, one in weights.items()}
         mine = {name: value[k : k + 1] for name, value in data.items()}
         alone = bilevel_step(
@@ -129,35 +128,19 @@ def test_many_clients_get_what_each_gets_alone(shared, statistics):
             torch.testing.assert_close(value[k], alone.weights[name][0])
 
 
-def test_the_outer_loss_is_a_mean_over_samples():
-    """1/N sum_i phi_i l_i (Eq. 8): weights of a half make it half as large."""
-    network = KnowledgeNetwork(lenet())
-    _, outer = network_losses(network, "batch")
-    knowledge, data = data_of(1)
-    mine = {name: value[0] for name, value in data.items()}
-    logits = network.logits(network.weights(), mine["images"]).log_softmax(1)
-    each = -logits[torch.arange(5), mine["labels"]]
-    loss = outer(network.weights(), knowledge[0], mine)
-    torch.testing.assert_close(loss, (mine["weights"] * each).sum() / 5)
-
-
 def test_real_images_are_normalised_by_the_knowledge():
     """The same from the encoder of distribution matching, given the statistics of the knowledge."""
     model = lenet(dtype=torch.float32)
     knowledge, data = data_of(1, dtype=torch.float32)
-    both = torch.cat([knowledge[0], data["images"][0]])
-    network = KnowledgeNetwork(model)
+    both, group = torch.cat([knowledge[0], data["images"][0]]), torch.zeros(11, dtype=torch.int64)
+    network, encoder = KnowledgeNetwork(model), LatentEncoder(model)
     ours = network.logits(network.weights(), both, lead=6)
-    encoder = LatentEncoder(model)
-    nought = torch.zeros(11, dtype=torch.int64)
-    _, statistics = encoder(both[:6], nought[:6])
-    features, _ = encoder(both, nought, statistics)
-    expected = encoder.model.classifier(features)
+    _, statistics = encoder(both[:6], group[:6])
+    expected = model.classifier(encoder(both, group, statistics)[0])
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
     alone = model.train()(data["images"][0])
-    torch.testing.assert_close(
-        network.logits(network.weights(), data["images"][0]), alone, rtol=1e-4, atol=1e-5
-    )
+    by_itself = network.logits(network.weights(), data["images"][0])
+    torch.testing.assert_close(by_itself, alone, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(ours[6:], alone, atol=1e-3)
 
 
@@ -178,7 +161,6 @@ def test_dynamic_weights_in_closed_form():
 
 
 @given(labels=st.lists(st.integers(0, 4), min_size=1, max_size=30))
-@settings(max_examples=30)
 def test_class_balanced_weights_make_classes_equal(labels):
     labels = torch.tensor(labels)
     weights = class_balanced_weights(labels, 6)
@@ -208,18 +190,10 @@ def prepare(images):
 
 
 def test_a_client_extracts_the_same_alone_and_in_company():
-    """Also where clients have fewer images than a batch, one image only, or unequal numbers of
-    them.
-    """
+    """Also with fewer images than a batch, one image only, or unequal numbers of them."""
     model = lenet(dtype=torch.float32)
-    problems = [
-        problem(0),
-        problem(1, real=3),
-        problem(2, real=1, knowledge=1),
-        problem(3, real=40, knowledge=12),
-    ]
+    problems = [problem(0), problem(2, real=1, knowledge=1), problem(3, real=40, knowledge=12)]
     together, losses = extract(model, problems, SHORT, prepare)
-    assert losses.shape == (3, 4) and [len(one) for one in together] == [6, 6, 1, 12]
     for one, mine, loss in zip(problems, together, losses.unbind(1), strict=True):
         (alone,), apart = extract(model, [one], SHORT, prepare)
         torch.testing.assert_close(alone, mine, rtol=1e-3, atol=1e-4)
@@ -235,55 +209,30 @@ def test_without_iterations_the_knowledge_stays_as_it_is():
     assert all(torch.equal(a, b.knowledge) for a, b in zip(kept, problems, strict=True))
 
 
-def test_the_start_and_the_model_are_left_as_they_were():
-    model, one = lenet(dtype=torch.float32), problem(0)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    start = one.knowledge.clone()
-    extract(model, [one], SHORT, prepare)
-    assert torch.equal(one.knowledge, start)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
 def test_an_image_that_stands_twice_in_a_batch_moves_by_both_gradients():
-    """One image in an inner batch of four: the step is that of the loss in which all four are the
-    same image.
-    """
+    """As in the loss in which all four images of an inner batch are the same image."""
     model, one = lenet(), problem(4, real=3, knowledge=1)
     one = attrs.evolve(one, knowledge=one.knowledge.double(), weights=one.weights.double())
-    settings_ = Extraction(iterations=1, image_lr=2.0, inner_batch=4, real_batch=3, inner_lr=0.5)
-    (moved,), _ = extract(model, [one], settings_, lambda images: prepare(images).double())
+    plan = Extraction(iterations=1, image_lr=2.0, inner_batch=4, real_batch=3, inner_lr=0.5)
+    (moved,), _ = extract(model, [one], plan, lambda images: prepare(images).double())
     network = KnowledgeNetwork(model)
     inner, outer = network_losses(network)
+    data = {"knowledge_labels": one.knowledge_labels.repeat(4), "labels": one.labels}
+    data |= {"weights": one.weights, "images": prepare(one.images).double()}
     image = one.knowledge.clone().requires_grad_()
-    data = {
-        "knowledge_labels": one.knowledge_labels.repeat(4),
-        "labels": one.labels,
-        "weights": one.weights,
-        "images": prepare(one.images).double(),
-    }
     tied = image.repeat(4, 1, 1, 1)
     loss = outer(descend(inner, network.weights(), tied, data, 0.5, 1), tied, data)
     torch.testing.assert_close(moved, one.knowledge - 2.0 * torch.autograd.grad(loss, image)[0])
 
 
 def test_inner_steps_go_on_until_the_horizon():
-    """Without a step of the knowledge, t iterations of one inner step are one iteration of t
-    steps.
-    """
+    """Without a step of the knowledge, t iterations of one inner step are one of t steps."""
     model, one = lenet(dtype=torch.float32), problem(0)
     still = Extraction(iterations=4, image_lr=1e-30, inner_batch=6, real_batch=20)
-    deep = [
-        float(
-            extract(model, [one], attrs.evolve(still, iterations=1, inner_steps=steps), prepare)[1]
-        )
-        for steps in (1, 2, 3, 4)
-    ]
-    for horizon, wanted in (
-        (1, [0, 0, 0, 0]),
-        (2, [0, 1, 0, 1]),
-        (3, [0, 1, 2, 0]),
-        (9, [0, 1, 2, 3]),
-    ):
+    single = attrs.evolve(still, iterations=1)
+    plans = [attrs.evolve(single, inner_steps=steps) for steps in (1, 2, 3, 4)]
+    deep = [float(extract(model, [one], plan, prepare)[1]) for plan in plans]
+    assert len({round(loss, 4) for loss in deep}) == 4
+    for horizon, wanted in ((1, [0, 0, 0, 0]), (3, [0, 1, 2, 0]), (9, [0, 1, 2, 3])):
         _, losses = extract(model, [one], attrs.evolve(still, horizon=horizon), prepare)
         assert losses[:, 0].tolist() == pytest.approx([deep[steps] for steps in wanted], rel=1e-5)
-    assert len({round(loss, 4) for loss in deep}) == 4

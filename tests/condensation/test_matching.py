@@ -1,18 +1,15 @@
-"""Distances between distributions of features, against double loops in float64 and scikit-learn's
-kernels.
-"""
+"""Distances of distributions of features, against float64 loops and scikit-learn's kernels."""
 
 import itertools
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import euclidean_distances, rbf_kernel
 
 from core.condensation import mmd
-from core.errors import InputError
 
 
 def loops(x, y, kernel, v=None):
@@ -36,16 +33,11 @@ def mean_distance(samples):
 
 def sample(seed, n=5, m=3, d=4):
     rng = np.random.default_rng(seed)
-    return (
-        rng.normal(size=(n, d)),
-        rng.normal(1.0, 2.0, size=(m, d)),
-        rng.uniform(0.1, 2, m),
-    )
+    return rng.normal(size=(n, d)), rng.normal(1.0, 2.0, size=(m, d)), rng.uniform(0.1, 2, m)
 
 
 @pytest.mark.parametrize("kernel", ["linear", "gaussian"])
 @pytest.mark.parametrize("weighted", [False, True])
-@settings(max_examples=10)
 @given(seed=st.integers(0, 10_000))
 def test_it_equals_the_double_loop(kernel, weighted, seed):
     x, y, v = sample(seed)
@@ -65,9 +57,8 @@ def test_gaussian_equals_scikit_learn():
     h = euclidean_distances(both, squared=True).sum() / (30 * 29)
     k = sum(rbf_kernel(both, gamma=1 / (h * m)) for m in (0.25, 0.5, 1, 2, 4))
     expected = k[:20, :20].mean() + k[20:, 20:].mean() - 2 * k[:20, 20:].mean()
-    assert mmd(torch.tensor(x), torch.tensor(y), "gaussian").item() == pytest.approx(
-        expected, rel=1e-9
-    )
+    found = mmd(torch.tensor(x), torch.tensor(y), "gaussian")
+    assert found.item() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("kernel", ["linear", "gaussian"])
@@ -82,16 +73,6 @@ def test_groups_in_one_tensor_equal_groups_one_by_one(kernel):
         k = np.dot if kernel == "linear" else gaussian(mean_distance(np.concatenate([a, b])))
         expected.append(loops(a, b, k))
     np.testing.assert_allclose(mmd(x, y, kernel, v).numpy(), expected, rtol=1e-3)
-
-
-@pytest.mark.parametrize("kernel", ["linear", "gaussian"])
-def test_one_distribution_has_distance_zero_and_the_size_of_weights_does_not_matter(kernel):
-    x, y, v = (torch.tensor(value) for value in sample(4))
-    assert mmd(x, x, kernel).item() == pytest.approx(0, abs=1e-12)
-    assert mmd(x, y, kernel, v).item() == pytest.approx(mmd(x, y, kernel, v / 7).item(), rel=1e-9)
-    assert mmd(x[:1].expand(4, -1), x[:1].expand(3, -1), kernel).item() == pytest.approx(
-        0, abs=1e-12
-    )
 
 
 def slopes(x, y, kernel, v, step=1e-5):
@@ -120,8 +101,3 @@ def test_half_precision_is_compared_in_float32():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = mmd(x, y)
     assert found.dtype == torch.float32 and found.item() == pytest.approx(expected, rel=1e-3)
-
-
-def test_an_unknown_kernel_is_named():
-    with pytest.raises(InputError, match="did you mean 'gaussian'"):
-        mmd(torch.zeros(1, 2), torch.zeros(1, 2), "gausian")

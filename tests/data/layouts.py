@@ -27,9 +27,7 @@ def draw(seed: int, count: int, *shape: int, classes: int = 10) -> tuple[np.ndar
 
 
 def npz(path: Path, size: int = 28, channels: int = 1, labels: int = 3, **more: object) -> Pixels:
-    """A file in the layout of MedMNIST; arrays in `more` replace or join the usual ones, None leaves
-    one out.
-    """
+    """A file in the layout of MedMNIST; `more` replaces or adds arrays, None leaves one out."""
     arrays: dict[str, np.ndarray] = {}
     for seed, (split, count) in enumerate((("train", 12), ("val", 4), ("test", 6))):
         shape = (size, size, 3) if channels == 3 else (size, size)
@@ -136,9 +134,7 @@ def stl10(root: Path) -> Pixels:
 
 
 def imagenette(root: Path, folder: str = "imagenette2-160") -> None:
-    """Two training images and one test image per class, 120 by 80 pixels: left half dark, right
-    half bright.
-    """
+    """Two images a class to train on and one to test on: left half dark, right half bright."""
     for split, count in (("train", 2), ("val", 1)):
         for label, wnid in enumerate(WNIDS):
             place = root / folder / split / wnid

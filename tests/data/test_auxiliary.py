@@ -19,9 +19,7 @@ def digits():
 
 
 def test_a_window_is_a_part_of_a_resized_photograph(digits, tmp_path):
-    """At twelve windows a side the photograph is 96 pixels high; Pillow's own resizing of it holds
-    our windows.
-    """
+    """Twelve windows a side: 96 pixels high; Pillow's resizing of it holds our windows."""
     from sklearn.datasets import load_sample_images
 
     found = auxiliary(PHOTOGRAPHS, digits, tmp_path)

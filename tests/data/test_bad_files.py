@@ -1,6 +1,4 @@
-"""Files of data that are damaged, mislabelled or hostile: one line that names the file, no code that
-runs, and no memory taken for what a file announces.
-"""
+"""Damaged or hostile files of data: one line names the file, no code runs, no memory is taken."""
 
 from __future__ import annotations
 
@@ -10,10 +8,11 @@ import pickle
 import struct
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core.data import load, npz, vision
@@ -40,9 +39,7 @@ NPZ_FAULTS = {
         "train_labels": np.zeros(12, int),
         "val_labels": np.zeros(4, int),
     },
-    "classes must be a list of names": {"classes": np.arange(3)},
     "two different names, not .*'only'": {"classes": np.array(["only"])},
-    "has no array 'test_images'; .*; a part to train on and one to test on": {"test_images": None},
     "has no array 'val_labels'": {"val_labels": None},
     "Object arrays cannot be loaded": {"train_labels": np.array([{}] * 12, dtype=object)},
     "the negative number -1": {"train_index": np.full(12, -1)},
@@ -55,7 +52,6 @@ def test_npz_faults(message, tmp_path):
     refused(message, "own", tmp_path, tmp_path / "own.npz")
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.floats(0, 1, exclude_max=True), st.booleans())
 def test_npz_cut_short_or_scribbled_over(tmp_path_factory, where, cut):
     root = tmp_path_factory.mktemp("npz")
@@ -103,14 +99,7 @@ def test_a_header_that_lies(tmp_path, name):
     refused(words, "own", tmp_path, tmp_path / "own.npz")
 
 
-def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "GROWN", 2**20)
-    layouts.npz(tmp_path / "own.npz")
-    np.savez_compressed(tmp_path / "own.npz", train_images=np.zeros((2**21, 1, 1), np.uint8))
-    refused("would grow to", "own", tmp_path, tmp_path / "own.npz")
-
-
-def test_files_that_are_no_npz(tmp_path):
+def test_files_that_are_no_npz(tmp_path, monkeypatch):
     path = tmp_path / "own.npz"
     layouts.npz(path)
     content = bytearray(path.read_bytes())
@@ -120,6 +109,9 @@ def test_files_that_are_no_npz(tmp_path):
     for text in (b"", b"not an archive", b"PK\x03\x04", bytes(content), single.getvalue()):
         path.write_bytes(text)
         refused("cannot be read as an npz file", "own", tmp_path, path)
+    monkeypatch.setattr(npz, "GROWN", 2**20)
+    np.savez_compressed(path, train_images=np.zeros((2**21, 1, 1), np.uint8))
+    refused("would grow to", "own", tmp_path, path)
     with pytest.warns(UserWarning, match="official"):
         layouts.npz(tmp_path / "breastmnist_64.npz", 28, labels=2)
         refused("images of 28 pixels, not 64", "breastmnist_64", tmp_path, "breastmnist_64.npz")
@@ -140,32 +132,26 @@ def cifar(body):
     return b"\x80\x04" + body + b"."
 
 
-WIDE = np.zeros((2, 3071), np.uint8)
 BATCHES = {
-    "pixels of another width": (layouts.batch(data=WIDE), "a CIFAR batch"),
-    "by columns": (
-        layouts.batch(data=np.asfortranarray(np.ones((2, 3072), np.uint8))),
-        "row by row",
-    ),
+    "pixels of another width": (layouts.batch(data=np.zeros((2, 3071), np.uint8)), "a CIFAR batch"),
+    "by columns": (layouts.batch(data=np.ones((3072, 2), np.uint8).T), "row by row"),
     "no labels": (layouts.batch(labels=None), "it has no 'labels'"),
     "a label too many": (layouts.batch(labels=[0, 1, 2]), "a CIFAR batch"),
     "no such class": (layouts.batch(labels=[0, 10]), "holds class 10"),
     "a large label": (layouts.batch(labels=[0, 2**70]), "whole numbers|is no class"),
     "cut": (layouts.batch()[:-50], "a CIFAR batch"),
-    "nothing": (b"", "a CIFAR batch"),
     "a place for 10^9 objects": (cifar(b"Nr\xff\xff\xff\x3f"), "a CIFAR batch"),
     "a frame that is not there": (cifar(b"\x95" + (2**50).to_bytes(8, "little")), "a CIFAR batch"),
 }
 
 
-@pytest.mark.parametrize("name", BATCHES)
-def test_cifar_faults(name, tmp_path):
+@pytest.mark.parametrize(("content", "words"), BATCHES.values(), ids=BATCHES)
+def test_cifar_faults(content, words, tmp_path):
     layouts.cifar10(tmp_path)
     path = tmp_path / "cifar-10-batches-py" / "data_batch_3"
-    path.write_bytes(BATCHES[name][0])
+    path.write_bytes(content)
     # all batches are put together before their labels are looked at
-    place = path if "cifar" in BATCHES[name][1].lower() or " " not in BATCHES[name][1] else tmp_path
-    refused(BATCHES[name][1], "cifar10", tmp_path, place)
+    refused(words, "cifar10", tmp_path, tmp_path if "class" in words else path)
 
 
 @pytest.mark.parametrize("protocol", [0, 4])
@@ -179,22 +165,14 @@ def test_nothing_in_a_batch_is_executed(protocol, tmp_path):
 
 
 IMAGES = layouts.write_idx(np.zeros((20, 28, 28), np.uint8))
+TRAIN, TEST = "MNIST/raw/train-images-idx3-ubyte", "MNIST/raw/t10k-labels-idx1-ubyte"
+TENS, FEW = (layouts.write_idx(np.full(n, 10 * (n == 10), np.uint8)) for n in (10, 9))
 OTHERS = [
-    ("mnist", "MNIST/raw/train-images-idx3-ubyte", b"\0\0\x0d\x03" + b"\0" * 12, "an idx file"),
-    ("mnist", "MNIST/raw/train-images-idx3-ubyte", b"\0\0\x08\x03\0\0", "an idx file of bytes"),
-    ("mnist", "MNIST/raw/train-images-idx3-ubyte", IMAGES[:-1], "an idx file of bytes"),
-    (
-        "mnist",
-        "MNIST/raw/t10k-labels-idx1-ubyte",
-        layouts.write_idx(np.full(10, 10, np.uint8)),
-        "class 10",
-    ),
-    (
-        "mnist",
-        "MNIST/raw/t10k-labels-idx1-ubyte",
-        layouts.write_idx(np.zeros(9, np.uint8)),
-        "9 values",
-    ),
+    ("mnist", TRAIN, b"\0\0\x0d\x03" + b"\0" * 12, "an idx file"),
+    ("mnist", TRAIN, b"\0\0\x08\x03\0\0", "an idx file of bytes"),
+    ("mnist", TRAIN, IMAGES[:-1], "an idx file of bytes"),
+    ("mnist", TEST, TENS, "class 10"),
+    ("mnist", TEST, FEW, "9 values"),
     ("stl10", "stl10_binary/test_X.bin", bytes(27_647), "images of 96 by 96 pixels"),
     ("stl10", "stl10_binary/test_X.bin", b"", "is empty"),
     ("stl10", "stl10_binary/test_y.bin", b"\0\1\2", "negative number -1"),
@@ -209,25 +187,24 @@ def test_other_faults(name, file, content, message, tmp_path):
     refused(message, name, tmp_path, tmp_path / file if in_file else tmp_path)
 
 
-FILES = {"cifar10": "cifar-10-batches-py/test_batch", "svhn": "train_32x32.mat"}
+def large(path):
+    with path.open("wb") as opened:
+        opened.truncate(vision.LARGEST + 1)
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("kind", ["large", "device", "pipe", "folder", "text"])
-def test_what_lies_in_the_place_of_a_file(tmp_path, name, kind):
-    getattr(layouts, name)(tmp_path)
-    path = tmp_path / FILES[name]
+IN_THE_PLACE = {
+    "large": large,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "pipe": os.mkfifo,
+    "folder": Path.mkdir,
+    "text": lambda path: path.write_text("<script>alert(1)</script>"),
+}
+
+
+@pytest.mark.parametrize("put", IN_THE_PLACE.values(), ids=IN_THE_PLACE)
+def test_what_lies_in_the_place_of_a_file(tmp_path, put):
+    layouts.cifar10(tmp_path)
+    path = tmp_path / "cifar-10-batches-py/test_batch"
     path.unlink()
-    match kind:
-        case "large":
-            with path.open("wb") as opened:
-                opened.truncate(vision.LARGEST + 1)
-        case "device":
-            path.symlink_to("/dev/zero")
-        case "pipe":
-            os.mkfifo(path)
-        case "folder":
-            path.mkdir()
-        case "text":
-            path.write_text("<script>alert(1)</script>")
-    refused("plain file|too large|cannot be read", name, tmp_path, path)
+    put(path)
+    refused("plain file|too large|cannot be read", "cifar10", tmp_path, path)

@@ -13,6 +13,7 @@ from core import data
 from core.data import catalogue, dense, monuseg
 from core.data.dense import Picture
 from core.data.drawn import draw_nuclei
+from core.data.mri import MASKS, column_mask, zero_filled
 from core.errors import InputError
 from core.rng import Rng
 
@@ -47,7 +48,7 @@ def test_patches_cover_the_picture():
 
 
 def test_drawn_nuclei_are_the_same_everywhere():
-    one, other = data.load("nuclei_drawn"), data.load("nuclei_drawn")
+    one, other = (data.load("nuclei_drawn") for _ in range(2))
     assert one.fingerprint == other.fingerprint and one.task_kind == "segmentation"
     assert one.sites == monuseg.ORGANS and set(one.train.masks.unique().tolist()) == {0, 1, 2}
 
@@ -57,11 +58,7 @@ def test_drawn_nuclei_are_the_same_everywhere():
     [
         ({"instances": np.zeros((64, 60), np.int32)}, "64 by 64 pixels and its mask 64 by 60"),
         ({"instances": np.full((64, 64), -7)}, "the mask holds the number -7"),
-        ({"instances": np.full((64, 64), 2**31, np.uint32)}, "holds the number 2147483648"),
-        (
-            {"instances": np.full((64, 64), 2**63, np.uint64)},
-            "holds the number 9223372036854775808",
-        ),
+        ({"instances": np.full((64, 64), 2**63, np.uint64)}, f"holds the number {2**63}"),
         ({"instances": np.zeros((64, 64))}, "a mask must hold whole numbers"),
         ({"image": np.zeros((4, 64, 64, 3), np.uint8)}, "must be uint8 of shape"),
     ],
@@ -156,27 +153,18 @@ ENTITIES = "".join(
 )
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "<A></A>",
-        "<A><Region><Vertex X='a' Y='1'/></Region></A>",
-        xml([("nan", "inf")] * 3),
-        f'<!DOCTYPE a [<!ENTITY a "xxxxxxxxxx">{ENTITIES}]><A>&j;</A>',
-        '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><A>&a;</A>',
-        "<A>" * 100_000,
-    ],
-    ids=[
-        "nothing",
-        "no polygon",
-        "no number",
-        "no place",
-        "exploding",
-        "a system's file",
-        "nested",
-    ],
-)
+ANNOTATIONS = {
+    "nothing": "",
+    "no polygon": "<A></A>",
+    "no number": "<A><Region><Vertex X='a' Y='1'/></Region></A>",
+    "no place": xml([("nan", "inf")] * 3),
+    "exploding": f'<!DOCTYPE a [<!ENTITY a "xxxxxxxxxx">{ENTITIES}]><A>&j;</A>',
+    "a system's file": '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><A>&a;</A>',
+    "nested": "<A>" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", ANNOTATIONS.values(), ids=ANNOTATIONS)
 def test_annotations_that_are_none(tmp_path, text):
     (tmp_path / "a.xml").write_text(text)
     refused(r"a\.xml cannot be read as", lambda: monuseg.from_polygons(tmp_path / "a.xml", (8, 8)))
@@ -223,10 +211,7 @@ def test_large_images_are_cut_where_they_stand(tmp_path):
         ({"train_images": np.zeros((20, 64, 64))}, "images must be squares, uint8"),
         ({"train_images": np.zeros((20, 64, 48), np.uint8)}, "images must be squares"),
         (arrays("masks", 56), "images of 56 pixels, smaller than a patch of 64"),
-        (
-            {"train_site": np.full(20, 11)},
-            "site holds class 11, but the classes are numbered 0 to 9",
-        ),
+        ({"train_site": np.full(20, 11)}, "site holds class 11, but the classes are .* 0 to 9"),
         ({"train_site": np.arange(10)}, "labels must be torch.int64, one per image"),
     ],
 )
@@ -250,3 +235,44 @@ def test_pack_of_a_set_in_a_folder(tmp_path):
     found = data.load("monuseg_64", tmp_path / "there")
     assert found.fingerprint == data.load("monuseg_64", tmp_path).fingerprint
     assert catalogue.SOURCES["monuseg"].sites == monuseg.ORGANS
+
+
+# Fourier masks, and what they leave of an image
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("size", [32, 33, 64])
+def test_a_mask_keeps_a_quarter_and_the_centre(kind, size):
+    mask = column_mask(size, 4, kind, Rng(0))
+    assert mask.sum() == round(size / 4) and mask[size // 2]
+    assert (mask == column_mask(size, 4, kind, Rng(0))).all()
+
+
+def test_which_columns_are_measured():
+    """A share of 0.08 of the lowest (fastMRI), 20 of 256; the others at equal distances or at random."""
+    assert np.flatnonzero(column_mask(32, 4, "centre", Rng(0))).tolist() == [*range(12, 20)]
+    for kind in ("random", "equispaced"):
+        masks = [column_mask(256, 4, kind, Rng(seed)) for seed in range(20)]
+        assert all(mask[118:138].all() for mask in masks)
+        assert sum(mask[[117, 138]].any() for mask in masks) < 20
+    others = np.flatnonzero(np.delete(masks[0], np.s_[118:138]))
+    assert len(others) == 44 and others[0] == 0 and others[-1] == 235
+    assert set(np.diff(others).tolist()) == {5, 6}
+
+
+def test_closed_forms():
+    """All measurements give the image back; the zero frequency alone the mean of each row."""
+    images = np.random.default_rng(0).random((2, 8, 8))
+    np.testing.assert_allclose(zero_filled(images, np.ones(8, bool)), images)
+    wanted = np.repeat(images.mean(2, keepdims=True), 8, 2)
+    np.testing.assert_allclose(zero_filled(images, np.arange(8) == 4), wanted)
+
+
+def test_drawn_heads_lose_detail():
+    found = data.load("mri_drawn")
+    assert found.task_kind == "reconstruction" and found.sites == ("brats2020", "fastmri", "ixi")
+    error = (found.test.images.float() - found.test.masks.float()).abs().mean()
+    assert 2 < error < 60 and len(found.val) == 12
+    for shape in ((8, 8, 5), (2, 8, 8, 8)):
+        refused("is it a volume with", lambda s=shape: zero_filled(np.zeros(s), np.ones(8, bool)))
+    refused("random, equispaced or centre", lambda: column_mask(8, 4, "spiral", Rng(0)))

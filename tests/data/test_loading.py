@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 
-import attrs
 import numpy as np
 import pytest
 import torch
@@ -17,46 +16,37 @@ from lab.__main__ import main
 from tests.data import layouts
 
 
-def refused(message, name, root, **options):
+def refused(message, name, root):
     with pytest.raises(InputError, match=message) as caught:
-        load(name, root, **options)
+        load(name, root)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "message"),
+    ("name", "message"),
     [
-        ("cifar", None, "did you mean 'cifar10'"),
-        ("pneumonia_mnist", None, "did you mean 'pneumoniamnist'"),
-        ("own_64", None, "nor is there a file .*; `fedcon data` lists all"),
-        ("chestmnist_64", None, "several labels per image"),
-        ("../secret", None, "begins with a letter or digit"),
-        (7, None, "begins with a letter or digit"),
-        ("pathmnist_32", None, "pathmnist comes at 28, 64, 128 or 224 pixels, not 32"),
-        ("cifar10", 64, "cifar10 comes at 32 pixels, not 64"),
-        ("pathmnist_64", 28, "asks for 64 pixels but size for 28"),
-        ("pathmnist", "28", "size must be a whole number"),
+        ("cifar", "did you mean 'cifar10'"),
+        ("own_64", "nor is there a file .*; `fedcon data` lists all"),
+        ("chestmnist_64", "several labels per image"),
+        ("../secret", "begins with a letter or digit"),
+        (7, "begins with a letter or digit"),
+        ("pathmnist_32", "pathmnist comes at 28, 64, 128 or 224 pixels, not 32"),
+        ("cifar10_64", "cifar10 comes at 32 pixels, not 64"),
     ],
 )
-def test_wrong_requests(name, size, message, tmp_path):
-    refused(message, name, tmp_path, size=size)
+def test_wrong_requests(name, message, tmp_path):
+    refused(message, name, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "missing", "advice"),
     [
         ("cifar10", "cifar-10-batches-py/data_batch_1", "get it with: fedcon data get cifar10"),
-        ("svhn", "train_32x32.mat", "fedcon data get svhn"),
         ("octmnist_224", "octmnist_224.npz", "fedcon data get octmnist_224"),
         ("ham10000_32", "ham10000_64.npz", "scale the images of doi:10.7910/DVN/DBW86T"),
-        ("isic2020", "isic2020.npz", "challenge2020.isic-archive.com"),
         ("monuseg", "monuseg/manifest.json", "monuseg.grand-challenge.org"),
-        (
-            "nuclei_cross_site",
-            "nuclei_cross_site.npz",
-            "fedcon data convert nuclei_cross_site FOLDER",
-        ),
+        ("isic2020", "isic2020.npz", "fedcon data convert isic2020 FOLDER"),
     ],
 )
 def test_missing_sets_say_where_and_how(name, missing, advice, tmp_path):
@@ -78,15 +68,9 @@ def test_normalise_is_the_closed_form():
     part = Split(images, torch.tensor([0]))
     data = Dataset("x", part, part, part, ("a",), (0.5, 0.1, 0.2), (0.5, 0.2, 0.4), "")
     found = data.normalise(images)
-    assert (
-        torch.allclose(found.flatten(), torch.tensor([-1.0, 0.5, 2.0]))
-        and found.dtype == torch.float32
-    )
-    assert torch.equal(images.flatten(), torch.tensor([0, 51, 255], dtype=torch.uint8))
+    torch.testing.assert_close(found.flatten(), torch.tensor([-1.0, 0.5, 2.0]))
     for wrong in (images.float(), images[:, :1]):
-        with pytest.raises(
-            InputError, match=r"normalise takes uint8 images of shape \(N, 3, H, W\)"
-        ):
+        with pytest.raises(InputError, match="normalise takes uint8 images of shape"):
             data.normalise(wrong)
 
 
@@ -136,20 +120,17 @@ def test_available_says_what_is_there_and_what_is_no_data_set(tmp_path, monkeypa
     os.mkfifo(tmp_path / "pipe.npz")
     (tmp_path / "zero.npz").symlink_to("/dev/zero")
     rows = available(tmp_path)
-    assert {row.name for row in rows if row.present} == {
-        *("digits", "nuclei_drawn", "mri_drawn", "mine", "pathmnist")
-    }
+    present = {"digits", "nuclei_drawn", "mri_drawn", "mine", "pathmnist"}
+    assert {row.name for row in rows if row.present} == present
     own = {row.name: row for row in rows if not row.sizes}
-    assert {name for name in own if not own[name].present} == {
-        *("other.npz", "broken.npz", "odd name.npz", "pipe.npz", "zero.npz", "digits.npz")
-    }
+    none = {"other.npz", "broken.npz", "odd name.npz", "pipe.npz", "zero.npz", "digits.npz"}
+    assert {name for name in own if not own[name].present} == none
     assert "known here; rename your file" in own["digits.npz"].how_to_get
     with pytest.raises(InputError, match=r"digits is a data set that is known here; rename"):
         load("digits", tmp_path)
     known = {row.name: row for row in rows if row.sizes}
     assert known["pathmnist"].present_sizes == (64,)
     assert known["cifar10"].how_to_get == "fedcon data get cifar10"
-    assert available(tmp_path / "nowhere")  # a folder that is not there holds nothing
     monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
     assert main(["data"]) == 0
     out = capsys.readouterr().out
@@ -157,7 +138,7 @@ def test_available_says_what_is_there_and_what_is_no_data_set(tmp_path, monkeypa
     assert "mine                  here, your own file" in out
 
 
-def test_get_keeps_what_is_there_and_load_downloads_when_asked(tmp_path, monkeypatch):
+def test_get_keeps_what_is_there_and_downloads_the_rest(tmp_path, monkeypatch):
     datasets = pytest.importorskip("torchvision.datasets")
     monkeypatch.setattr(datasets, "CIFAR10", lambda *_, **__: pytest.fail("downloads again"))
     layouts.cifar10(tmp_path)
@@ -169,7 +150,7 @@ def test_get_keeps_what_is_there_and_load_downloads_when_asked(tmp_path, monkeyp
         layouts.mnist(root)
 
     monkeypatch.setattr(datasets, "MNIST", downloads)
-    assert len(load("mnist", root, download=True).train) == 20
+    assert get("mnist", root) == root and len(load("mnist", root).train) == 20
     assert calls == [(str(root), True, True)]
 
 
@@ -179,22 +160,21 @@ def test_downloads_that_fail(tmp_path, monkeypatch):
     def no_network(*_, **__):
         raise OSError("no route\nto host")
 
+    def no(message, name="cifar10", root=tmp_path):
+        with pytest.raises(InputError, match=message) as caught:
+            get(name, root)
+        assert "\n" not in str(caught.value)
+
     monkeypatch.setattr(datasets, "CIFAR10", no_network)
-    message = r"could not be downloaded to .* \(OSError: no route to host\)"
-    assert str(tmp_path) in refused(message, "cifar10", tmp_path, download=True)
+    no(rf"downloaded to {tmp_path} \(OSError: no route to host\)")
     monkeypatch.setattr(datasets, "CIFAR10", lambda *_, **__: None)
-    with pytest.raises(InputError, match="its files are not where expected"):
-        get("cifar10", tmp_path)
+    no("its files are not where expected")
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(InputError, match="needs the package torchvision"):
-        get("cifar10", tmp_path)
-    with pytest.raises(InputError, match="did you mean 'cifar10'"):
-        get("cifar11", tmp_path)
-    with pytest.raises(InputError, match="cannot be downloaded by a program"):
-        get("ham10000_64", tmp_path)
+    no("needs the package torchvision")
+    no("did you mean 'cifar10'", "cifar11")
+    no("cannot be downloaded by a program", "ham10000_64")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="could not be downloaded"):
-        get("cifar10", tmp_path / "file")
+    no("could not be downloaded", root=tmp_path / "file")
 
 
 def test_a_download_that_breaks_leaves_nothing_and_a_damaged_file_is_fetched_anew(
@@ -231,18 +211,3 @@ def test_sets_that_are_put_together_here_may_change_under_their_names():
     made = ("hospital", "ham10000", "imagenette", "isic2020", "monuseg", "crc_cells")
     assert all(map(is_made_here, made))
     assert not any(map(is_made_here, ("digits", "nuclei_drawn", "mnist", "pathmnist", "cifar100")))
-
-
-def test_with_validation_holds_a_tenth_out():
-    from core.data import with_validation
-    from core.rng import Rng
-
-    data = load("digits")
-    assert with_validation(data, Rng(0)) is data
-    none = attrs.evolve(data, val=data.val.rows(torch.arange(0)))
-    found = with_validation(none, Rng(0))
-    assert len(found.val) == -(-len(data.train) // 10) == len(found.held_out.unique())
-    assert torch.equal(found.val.images, data.train.images[found.held_out])
-    assert found.train is none.train
-    with pytest.raises(InputError, match="patches of the same pictures are none"):
-        with_validation(load("nuclei_drawn"), Rng(0))

@@ -32,20 +32,14 @@ def test_statistics_are_those_of_the_training_pixels():
     assert torch.isfinite(flat.normalise(flat.train.images)).all()
 
 
-@pytest.mark.parametrize(
-    "images",
-    [
-        PIXELS.astype(np.int64),
-        PIXELS / 255,
-        (PIXELS / 255).astype(np.float32),
-        PIXELS.astype(np.uint16) * 257,
-        torch.from_numpy(PIXELS).permute(0, 3, 1, 2),
-        torch.from_numpy(PIXELS).permute(0, 3, 1, 2) / 255,
-    ],
-)
-@pytest.mark.parametrize(
-    "labels", [NUMBERS, NUMBERS[:, None], NAMES[NUMBERS], NAMES[NUMBERS, None]]
-)
+COLOURS_FIRST = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
+IMAGES = [PIXELS.astype(int), PIXELS / 255, PIXELS.astype(np.uint16) * 257]
+IMAGES += [(PIXELS / 255).astype(np.float32), COLOURS_FIRST, COLOURS_FIRST / 255]
+LABELS = [NUMBERS, NUMBERS[:, None], NAMES[NUMBERS], NAMES[NUMBERS, None]]
+
+
+@pytest.mark.parametrize("images", IMAGES)
+@pytest.mark.parametrize("labels", LABELS)
 def test_the_same_images_in_other_types_are_the_same(images, labels):
     wanted = Dataset.from_arrays(pair(), pair()).fingerprint
     found = Dataset.from_arrays((images, labels), (images, labels))
@@ -87,10 +81,8 @@ def test_clients_may_have_names_in_several_parts():
     found = Dataset.from_arrays(pair(), pair(), clients=clients)
     assert found.sites == ("a", "b", "c") and found.test.centre.tolist() == [2] * 12
     assert [len(part) for part in partition.natural(found.train.centre)] == [4, 4, 4]
-    assert (
-        Dataset.from_arrays(pair(), pair(), clients=NUMBERS).train.centre.tolist()
-        == NUMBERS.tolist()
-    )
+    numbered = Dataset.from_arrays(pair(), pair(), clients=NUMBERS)
+    assert numbered.train.centre.tolist() == NUMBERS.tolist()
 
 
 @given(
@@ -178,29 +170,23 @@ def test_an_npz_file_is_the_same(tmp_path):
         assert np.array_equal(part.images.permute(0, 2, 3, 1), wrote[f"{split}_images"])
         assert np.array_equal(part.labels, wrote[f"{split}_labels"].ravel())
     layouts.npz(tmp_path / "own_64.npz", 64, val_images=None, val_labels=None, classes=NAMES)
-    for found in (load("own_64", tmp_path), load("own", tmp_path, size=64)):
-        assert found.val.images.shape == (0, 1, 64, 64) and found.classes == tuple(NAMES)
+    found = load("own_64", tmp_path)
+    assert found.val.images.shape == (0, 1, 64, 64) and found.classes == tuple(NAMES)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"train_images": torch.zeros(2, 1, 4, 4)}, "images must be squares, uint8"),
-        ({"train_images": torch.zeros(2, 1, 4, 3, dtype=torch.uint8)}, "images must be squares"),
-        (
-            {"labels": torch.zeros(1, dtype=torch.int64)},
-            "labels must be torch.int64, one per image",
-        ),
-        ({"labels": torch.zeros(2, dtype=torch.int32)}, "labels must be torch.int64"),
-        ({"centre": torch.zeros(1, dtype=torch.int64)}, "centre must be torch.int64"),
-        (
-            {"masks": torch.zeros(3, 4, 4, dtype=torch.uint8)},
-            "masks must be torch.uint8, one per pixel of 2",
-        ),
+        ({"images": torch.zeros(2, 1, 4, 4)}, "images must be squares, uint8"),
+        ({"images": torch.zeros(2, 1, 4, 3, dtype=torch.uint8)}, "images must be squares"),
+        ({"labels": torch.zeros(1).long()}, "labels must be torch.int64, one per image"),
+        ({"labels": torch.zeros(2).int()}, "labels must be torch.int64"),
+        ({"centre": torch.zeros(1).long()}, "centre must be torch.int64"),
+        ({"masks": torch.zeros(3, 4, 4).byte()}, "masks must be torch.uint8, one per pixel of 2"),
         ({"masks": torch.zeros(2, 4, 4)}, "masks must be torch.uint8"),
     ],
 )
 def test_splits_that_do_not_fit_together(changes, words):
-    given = {"images": torch.zeros(2, 1, 4, 4, dtype=torch.uint8), "labels": torch.zeros(2).long()}
+    given = {"images": torch.zeros(2, 1, 4, 4).byte(), "labels": torch.zeros(2).long()}
     with pytest.raises(InputError, match=words):
-        Split(**given | {key.removeprefix("train_"): value for key, value in changes.items()})
+        Split(**given | changes)

@@ -6,7 +6,6 @@ import torch
 from torch.nn import functional
 
 from core.distillation import gan_losses, generated
-from core.errors import InputError
 
 DRAW = torch.Generator().manual_seed(0)
 FAKE, REAL = (torch.randn(3, 5, 1, 2, 2, generator=DRAW) for _ in range(2))
@@ -52,9 +51,3 @@ def test_the_signs_make_a_game(loss):
     assert (on_fake > 0).all() and (on_real < 0).all()  # descent moves against these
     (to_fool,) = torch.autograd.grad(gan_losses(fake, real, PI, loss)[1].sum(), fake)
     assert (to_fool < 0).all()
-
-
-@pytest.mark.parametrize("names", [("hinge", "real"), ("linear", "both")])
-def test_unknown_names(names):
-    with pytest.raises(InputError):
-        gan_losses(FAKE, REAL, PI, *names)

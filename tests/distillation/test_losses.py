@@ -8,8 +8,6 @@ import scipy.spatial.distance
 import scipy.special
 import scipy.stats
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from core import distillation as kd
 
@@ -36,38 +34,26 @@ def test_kl_against_scipy(tau):
 
 def test_squared_error_by_hand():
     """Eq. 10: (1 + 4) and (0 + 9), so 7 on average."""
-    value = kd.mimic_loss(
-        torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 3.0]])
-    )
-    assert float(value) == 7.0
+    ours, theirs = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 3.0]])
+    assert float(kd.mimic_loss(ours, theirs)) == 7.0
 
 
 def test_a_high_temperature_is_the_centred_squared_error():
-    """Hinton et al. 2015, Sec. 2.1: tau^2 KL -> |z^ - z|^2 / (2 C) of centred logits, in value and
-    in gradient.
-    """
-    student, ensemble = (
-        torch.tensor(LOGITS[i], dtype=torch.float64, requires_grad=i == 0) for i in (0, 1)
-    )
+    """Hinton et al. 2015, Sec. 2.1: tau^2 KL -> |z^ - z|^2 / (2 C) of centred logits."""
+    student, ensemble = (torch.tensor(LOGITS[i], requires_grad=i == 0) for i in (0, 1))
     gap = LOGITS[0] - LOGITS[1]
     gap -= gap.mean(-1, keepdims=True)
     error = []
     for tau in (10.0, 100.0, 1000.0):
         value = kd.mimic_loss(student, ensemble, tau)
         (gradient,) = torch.autograd.grad(value, student)
-        error.append(
-            (
-                abs(value.item() - (gap**2).sum(-1).mean() / (2 * C)),
-                np.abs(gradient.numpy() - gap / (C * N)).max(),
-            )
-        )
+        of_value = abs(value.item() - (gap**2).sum(-1).mean() / (2 * C))
+        error.append((of_value, np.abs(gradient.numpy() - gap / (C * N)).max()))
     assert error[0] > error[1] > error[2] and max(error[2]) < 0.01
 
 
 def test_the_released_temperature_loses_nothing_in_float32():
-    """At 10001 the two distributions differ in the fifth digit; the gradient must still be that of
-    float64.
-    """
+    """At 10001 the two distributions differ in the fifth digit."""
     gradients = []
     for dtype in (torch.float32, torch.float64):
         student = torch.tensor(LOGITS[0], dtype=dtype, requires_grad=True)
@@ -82,15 +68,6 @@ def test_confidence_against_scipy():
     assert float(kd.confidence_loss(tensor(Q), tensor(PI))) == pytest.approx(expected, rel=1e-5)
 
 
-def test_jensen_shannon_of_two_against_scipy():
-    """SciPy gives the square root, for two distributions of equal weight."""
-    expected = [
-        scipy.spatial.distance.jensenshannon(p, q) ** 2 for p, q in zip(Q[0], Q[1], strict=True)
-    ]
-    value = kd.jensen_shannon(tensor(Q[:2]), torch.tensor([0.5, 0.5]))
-    np.testing.assert_allclose(value, expected, rtol=1e-4)
-
-
 def test_jensen_shannon_is_the_weighted_mean_divergence_from_the_mean():
     """Eq. 4 = sum_k pi_k KL(q_k || q-), computed in float64."""
     mean = np.einsum("k,knc->nc", PI, Q)
@@ -98,39 +75,11 @@ def test_jensen_shannon_is_the_weighted_mean_divergence_from_the_mean():
     np.testing.assert_allclose(kd.jensen_shannon(tensor(Q), tensor(PI)), expected, rtol=1e-4)
 
 
-def test_teachers_that_are_sure_of_different_classes_differ_by_the_entropy_of_their_weights():
-    sure = torch.eye(4)[:, None]  # teacher k says class k
-    assert float(kd.jensen_shannon(sure, tensor(PI))) == pytest.approx(
-        scipy.stats.entropy(PI), rel=1e-5
-    )
-    agreeing = torch.eye(4)[:1].expand(4, 1, 4)
-    assert float(kd.jensen_shannon(agreeing, tensor(PI))) == pytest.approx(0, abs=1e-6)
-
-
-@given(st.integers(1, 6), st.integers(2, 8), st.integers(0, 1000))
-def test_bounds_of_jensen_shannon(teachers, classes, seed):
-    """0 <= JSD <= H(pi), and never above log C."""
-    draw = np.random.default_rng(seed)
-    q, pi = (
-        draw.dirichlet(np.full(classes, 0.1), size=(teachers, 3)),
-        draw.dirichlet(np.ones(teachers)),
-    )
-    value = kd.jensen_shannon(tensor(q), tensor(pi))
-    assert float(value.min()) > -1e-5
-    assert float(value.max()) < min(scipy.stats.entropy(pi), math.log(classes)) + 1e-5
-
-
 def test_gradients_by_finite_differences():
-    q = torch.tensor(Q, dtype=torch.float64, requires_grad=True)
-    pi = torch.tensor(PI, dtype=torch.float64)
-    logits = torch.tensor(LOGITS[0], dtype=torch.float64, requires_grad=True)
-    for loss in (
-        lambda q: kd.confidence_loss(q, pi),
-        lambda q: kd.jensen_shannon(q, pi).mean(),
-        lambda q: kd.balance_loss(q, pi),
-    ):
-        assert torch.autograd.gradcheck(loss, (q,))
-    other = torch.tensor(LOGITS[1], dtype=torch.float64, requires_grad=True)
+    q, logits, other = (torch.tensor(of, requires_grad=True) for of in (Q, LOGITS[0], LOGITS[1]))
+    pi = torch.tensor(PI)
+    for loss in (kd.confidence_loss, kd.jensen_shannon, kd.balance_loss):
+        assert torch.autograd.gradcheck(lambda q, loss=loss: loss(q, pi).mean(), (q,))
     assert torch.autograd.gradcheck(lambda a, b: kd.mimic_loss(a, b, 2.0), (logits, other))
     assert torch.autograd.gradcheck(lambda a, b: kd.mimic_loss(a, b), (logits, other))
 
@@ -138,22 +87,10 @@ def test_gradients_by_finite_differences():
 def test_a_probability_of_zero_has_a_finite_gradient():
     """Logits far apart give probabilities of exactly 0 in float32."""
     logits = torch.tensor([[[0.0, 500.0]], [[500.0, 0.0]]], requires_grad=True)
-    q = logits.softmax(-1)
+    q, pi = logits.softmax(-1), torch.tensor([0.5, 0.5])
     assert q.min().item() == 0
-    (
-        kd.confidence_loss(q, torch.tensor([0.5, 0.5]))
-        - kd.jensen_shannon(q, torch.tensor([0.5, 0.5])).mean()
-    ).backward()
+    (kd.confidence_loss(q, pi) - kd.jensen_shannon(q, pi).mean()).backward()
     assert torch.isfinite(logits.grad).all()
-
-
-def test_the_released_divergence_by_hand():
-    """Two teachers, (0.9, 0.1) and (0.5, 0.5): their mean is (0.7, 0.3); KL(mean || each),
-    averaged.
-    """
-    q = np.array([[0.9, 0.1], [0.5, 0.5]])
-    expected = np.mean([scipy.stats.entropy([0.7, 0.3], one) for one in q])
-    assert float(kd.reversed_divergence(tensor(q[:, None]))) == pytest.approx(expected, rel=1e-5)
 
 
 def test_balance_is_least_when_a_teacher_sees_all_classes_alike():
@@ -171,9 +108,7 @@ def test_losses_are_computed_in_float32_under_autocast():
 
 
 def test_the_released_divergence_cuts_off_the_mean_after_it_is_taken():
-    """Three teachers and two images: each teacher's answer is cut off, and so is their mean, which no
-    cut reaches here.
-    """
+    """Each teacher's answer is cut off, and so is their mean, which no cut reaches here."""
     q = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.5, 0.5]], [[0.0, 1.0], [1.0, 0.0]]])
 
     def kl(p, r):

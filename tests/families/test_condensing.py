@@ -3,14 +3,15 @@
 import functools
 
 import attrs
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core import data
 from core.families import condensing
-from core.families.condensing import chunks
+from core.families.condensing import chunks, to_wire
 from core.federation import Client, Message, Runtime, Task
 from core.rng import Rng
 from lab import Experiment, make_clients, make_task
@@ -41,7 +42,6 @@ def test_a_batch_has_one_kind_of_augmentation(draws):
     assert kinds == {True, False}
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 10), min_size=1, max_size=20), st.integers(1, 40))
 def test_chunks_keep_the_order_and_are_as_long_as_the_bound_allows(classes, most):
     clients = [owner(number, count) for number, count in enumerate(classes)]
@@ -55,19 +55,15 @@ def test_chunks_keep_the_order_and_are_as_long_as_the_bound_allows(classes, most
 
 SMALL = {
     "fedvck": {"iterations": 3, "min_images": 2, "real_batch": 4, "estimator": "expectation"},
-    "feddm": {"iterations": 3, "min_images": 2, "real_batch": 4},
     "gddfl": {"iterations": 3, "images_per_class": 2, "real_batch": 4, "encoder_width": 4},
     "dc": {"images_per_class": 1, "iterations": 1, "real_batch": 4, "encoder_width": 4},
     "fedmk": {"iterations": 2, "images_per_class": 2},
-    "random_selection": {"images_per_class": 3},
 }
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_in_chunks_or_at_once_clients_upload_the_same(name, monkeypatch):
-    """Images of 8 bits within one grey level, the rest to rounding; memories too. With one chunk
-    it is the one batch, bit for bit.
-    """
+    """Images within one grey level; memories too. Clients remember one copy of a model."""
     stated = Experiment(
         algorithm=name,
         dataset="digits",
@@ -88,11 +84,8 @@ def test_in_chunks_or_at_once_clients_upload_the_same(name, monkeypatch):
         uploads = algorithm.at_clients("client_update", clients, messages, Rng(1).at("client"))
         assert list(uploads) == [0, 1, 2, 3]
         found.append([*uploads.values(), *(Message(client.memory) for client in clients)])
-    direct = algorithm.client_updates(
-        clients := make_clients(stated, task),
-        messages,
-        [Rng(1).at("client", client.id) for client in clients],
-    )
+        places = {tuple(value.data_ptr() for value in one.memory.values()) for one in clients}
+        assert len(places) <= (1 if most > 21 else 2)  # two clients of ten classes in a chunk
     for whole, parts in zip(*found, strict=True):
         assert whole.tensors.keys() == parts.tensors.keys()
         for key, one in whole.tensors.items():
@@ -100,24 +93,29 @@ def test_in_chunks_or_at_once_clients_upload_the_same(name, monkeypatch):
                 assert (one.int() - parts.tensors[key].int()).abs().max() <= 1, key
             else:
                 torch.testing.assert_close(one, parts.tensors[key], rtol=1e-3, atol=1e-3)
-    for whole, one in zip(found[0], direct.values(), strict=False):
-        assert all(torch.equal(value, one.tensors[key]) for key, value in whole.tensors.items())
 
 
-def test_clients_remember_the_same_model_once():
-    """A thousand clients hold one copy of the last round's model, not a thousand."""
-    stated = Experiment(
-        algorithm="fedvck",
-        dataset="digits",
-        model_options={"width": 4},
-        clients=4,
-        settings=SMALL["fedvck"],
-        profile="quick",
-    )
-    task = make_task(stated, Runtime())
-    algorithm, clients = stated.new_algorithm(), make_clients(stated, task)
-    state = algorithm.initialise(task, Rng(0))
-    messages = {client.id: algorithm.broadcast(state, client.id) for client in clients}
-    algorithm.at_clients("client_update", clients, messages, Rng(1).at("client"))
-    places = {tuple(value.data_ptr() for value in client.memory.values()) for client in clients}
-    assert len(places) == 1
+# images as bytes
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
+SPLIT = data.Split(torch.zeros(1, 3, 4, 4).byte(), torch.zeros(1).long())
+COLOURED = data.Dataset("any", SPLIT, SPLIT, SPLIT, ("a", "b"), MEAN, STD, "")
+
+
+@given(st.integers(0, 1000))
+def test_images_in_range_come_back_within_half_a_grey_level(seed):
+    levels = np.random.default_rng(seed).uniform(0, 255, (2, 3, 4, 4))
+    mean, std = (np.array(values).reshape(1, 3, 1, 1) for values in (MEAN, STD))
+    images = torch.tensor((levels / 255 - mean) / std, dtype=torch.float32)
+    wire = to_wire(images, MEAN, STD)
+    assert wire.dtype == torch.uint8
+    assert np.abs(wire.numpy() - levels).max() <= 0.5 + 1e-3
+    back = COLOURED.normalise(wire).double().numpy()
+    assert np.abs((back * std + mean) * 255 - levels).max() <= 0.5 + 1e-3
+
+
+def test_every_grey_level_survives_and_values_beyond_the_range_are_clamped():
+    levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(1, 3, 16, 16)
+    assert torch.equal(to_wire(COLOURED.normalise(levels), MEAN, STD), levels)
+    images = torch.tensor([-9.0, 9.0, -1.0, 1.0]).view(1, 1, 2, 2)
+    assert to_wire(images, (0.5,), (0.5,)).flatten().tolist() == [0, 255, 0, 255]

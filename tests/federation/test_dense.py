@@ -55,42 +55,26 @@ def test_a_perfect_network_scores_perfectly(easy):
     found = easy.evaluate(Oracle(3))
     for name in ("dice", "sensitivity", "specificity", "dice@liver", "dice@average"):
         assert found[name] == 1
-    assert (
-        found["hd95"] == 0 and 0.4 < found["aji"] < 1
-    )  # some touch, and small ones have no inside
+    # some touch, and small ones have no inside
+    assert found["hd95"] == 0 and 0.4 < found["aji"] < 1
 
 
 def test_what_pads_an_image_counts_for_nothing(easy):
     """Each test image cut to 40 by 56 pixels and alone, against all of them in one larger square."""
-    dataset = easy.dataset
-    cut = [
-        Picture(
-            one.movedim(0, -1).numpy()[:40, :56], objects.numpy()[:40, :56], int(site), "a piece"
-        )
-        for one, objects, site in zip(
-            dataset.test.images, dataset.test.instances, dataset.test.centre, strict=True
-        )
-    ]
+    test, network = easy.dataset.test, Oracle(3)
+    images, maps = test.images.movedim(1, -1).numpy(), test.instances.numpy()
+    sites = test.centre.tolist()
+    cut = [Picture(images[k, :40, :56], maps[k, :40, :56], sites[k], "a piece") for k in range(4)]
     big = Picture(np.full((64, 64, 3), 2, np.uint8), np.ones((64, 64), np.int32), 0)
-    padded = whole([*cut, big], dataset.border)
+    padded = whole([*cut, big], easy.dataset.border)
     assert padded.images.shape == (5, 3, 64, 64) and (padded.instances[:4] == -1).any((1, 2)).all()
-    network = Oracle(3)
     for number, one in enumerate(cut):
         image = torch.from_numpy(one.image).movedim(-1, 0)[None]
         found = easy.measure(network, padded.rows(torch.tensor([number])))
         classes = easy.predict(easy.outputs(network, image))[0]
         wanted = metrics.objects(one.instances, easy.objects(classes))
-        truth = one.instances > 0
-        assert found["dice"] == metrics.regions(truth, classes.numpy() > 0)["dice"]
+        wanted["dice"] = metrics.regions(one.instances > 0, classes.numpy() > 0)["dice"]
         assert {name: found[name] for name in wanted} == wanted
-
-
-def test_a_large_image_is_cut_and_put_together(easy):
-    """A network that answers pixel by pixel gives the same whether it sees patches or the whole."""
-    images = easy.dataset.test.images[:2]
-    assert images.shape[-1] == 2 * easy.dataset.size
-    whole = Oracle(3)(easy.inputs(images))
-    torch.testing.assert_close(easy.outputs(Oracle(3), images), whole)
 
 
 class Ramp(nn.Module):
@@ -132,14 +116,6 @@ def test_images_of_a_patchs_size_are_tested_together_and_measured_one_by_one():
         assert found[name] == pytest.approx(np.mean([one[name] for one in alone]), rel=1e-5)
 
 
-def test_rows_are_pixels(task):
-    outputs = torch.arange(2 * 3 * 2 * 4.0).view(2, 3, 2, 4)
-    rows = task.rows(outputs)
-    assert rows.shape == (16, 3)
-    assert torch.equal(rows[8 + 4 + 1], outputs[1, :, 1, 1])
-    assert task.rows(outputs[None].repeat(5, 1, 1, 1, 1)).shape == (5, 16, 3)
-
-
 def test_the_loss_by_hand(task):
     """Weighted cross-entropy: sum_i w_i l_i / sum_i w_i."""
     logits = torch.tensor([[[[2.0, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]]])
@@ -148,10 +124,6 @@ def test_the_loss_by_hand(task):
     w = task.dataset.weights
     wanted = (w[0] * first + w[2] * second) / (w[0] + w[2])
     assert task.loss(logits, labels).item() == pytest.approx(wanted.item())
-    plain = task_of(attrs.evolve(task.dataset, weights=()), "unet", {"width": 4})
-    sure = 50 * torch.nn.functional.one_hot(labels.long(), 3).movedim(-1, 1)
-    assert plain.loss(sure.float(), labels).item() == pytest.approx(0, abs=0.02)
-    assert plain.loss(-sure.float(), labels) > 1
 
 
 def test_without_weights_a_dice_loss_of_all_classes_is_added_to_the_entropy(task):
@@ -195,20 +167,18 @@ def test_an_image_that_is_found_again_is_perfect():
 
 
 def test_clients_are_sites_and_hold_masks(task):
-    clients = distribute(task, {"name": "natural"}, 4, 0)
-    for number, client in enumerate(clients):
+    train = task.dataset.train
+    for number, client in enumerate(distribute(task, {"name": "natural"}, 4, 0)):
         assert client.labels.shape == (len(client), 32, 32) and client.labels.dtype == torch.uint8
-        assert torch.equal(
-            client.images, task.dataset.train.images[task.dataset.train.centre == number]
-        )
+        assert torch.equal(client.images, train.images[train.centre == number])
         assert client.class_counts.sum() == client.labels.numel()
         assert task.counts().total(len(client)) == client.labels.numel()
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "centralized"])
+@pytest.mark.parametrize("name", ["fedavg", "centralized"])
 def test_methods_for_any_task_learn_to_segment(task, name):
     settings = {"local_steps": 12, "batch_size": 8, "lr": 0.1}
-    algorithm = create(name, settings, schedule=Schedule(clients=4, rounds=3, evaluate_every=3))
+    algorithm = create(name, settings, schedule=Schedule(clients=4, rounds=2, evaluate_every=2))
     clients = distribute(task, {"name": "natural"}, 4, 0)
     *_, last = rounds(algorithm, task, clients, 0)
     assert last.metrics["dice"] > 0.6
@@ -233,14 +203,11 @@ def test_clients_are_named_after_sites_only_where_they_are_sites():
     assert make_task(mixed, Runtime()).parties == ()
 
 
-def test_a_method_that_does_not_serve_a_task_says_so(task):
+def test_what_does_not_serve_a_task_says_so(task):
+    """Cropping would move images and not their masks."""
     clients = distribute(task, {"name": "natural"}, 4, 0)
     with pytest.raises(InputError, match="FedVCK is a method for classification, but nuclei_drawn"):
         next(rounds(create("fedvck"), task, clients, 0))
-
-
-def test_cropping_does_not_move_masks_so_it_is_refused(task):
     settings = {"local_steps": 1, "local_augmentation": "crop_flip"}
-    clients = distribute(task, {"name": "natural"}, 4, 0)
     with pytest.raises(InputError, match="moves images and not their masks"):
         next(rounds(create("fedavg", settings), task, clients, 0))

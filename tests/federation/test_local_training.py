@@ -1,5 +1,7 @@
 """The shared loop of local training."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -15,42 +17,32 @@ from core.training import batches, sgd
 CPU = torch.device("cpu")
 
 
-@given(
-    samples=st.integers(1, 60),
-    batch_size=st.integers(1, 20),
-    epochs=st.integers(1, 4),
-    seed=st.integers(0, 99),
-)
+SIZES = {"samples": st.integers(1, 60), "batch_size": st.integers(1, 50)}
+
+
+@given(**SIZES, epochs=st.integers(1, 4), seed=st.integers(0, 99))
 def test_every_pass_gives_every_sample_once(samples, batch_size, epochs, seed):
+    """The most that a client can see is what whole batches hold; passes differ, seeds repeat."""
     settings = LocalTraining(batch_size=batch_size, local_epochs=epochs)
-    drawn = list(batches(samples, batch_size, settings.steps(samples), Rng(seed), CPU))
-    per_epoch = -(-samples // batch_size)
-    assert len(drawn) == epochs * per_epoch
-    for start in range(0, len(drawn), per_epoch):
-        assert sorted(torch.cat(drawn[start : start + per_epoch]).tolist()) == list(range(samples))
+    steps = settings.steps(samples)
+    drawn = list(batches(samples, batch_size, steps, Rng(seed), CPU))
+    each = -(-samples // batch_size)
+    assert len(drawn) == epochs * each
+    passes = [torch.cat(drawn[start : start + each]).tolist() for start in range(0, steps, each)]
+    assert all(sorted(one) == list(range(samples)) for one in passes)
+    assert samples < 20 or len({tuple(one) for one in passes}) == epochs
+    again = list(batches(samples, batch_size, steps, Rng(seed), CPU))
+    assert all(map(torch.equal, drawn, again))
+    whole = samples <= batch_size or samples % batch_size == 0
+    most = settings.views(samples)
+    assert epochs * samples == most if whole else epochs * samples < most
 
 
-@given(samples=st.integers(1, 40), batch_size=st.integers(1, 20), steps=st.integers(1, 30))
+@given(**SIZES, steps=st.integers(1, 30))
 def test_steps_override_epochs(samples, batch_size, steps):
     settings = LocalTraining(batch_size=batch_size, local_steps=steps)
     assert settings.steps(samples) == steps
     assert len(list(batches(samples, batch_size, steps, Rng(0), CPU))) == steps
-
-
-@given(samples=st.integers(1, 40), batch_size=st.integers(1, 50), epochs=st.integers(1, 3))
-def test_the_most_that_a_client_can_see_is_what_whole_batches_hold(samples, batch_size, epochs):
-    settings = LocalTraining(batch_size=batch_size, local_epochs=epochs)
-    drawn = batches(samples, batch_size, settings.steps(samples), Rng(0), CPU)
-    seen, most = sum(map(len, drawn)), settings.views(samples)
-    whole = samples <= batch_size or samples % batch_size == 0
-    assert seen == most if whole else seen < most
-
-
-def test_passes_differ_and_seeds_repeat():
-    one = [b.tolist() for b in batches(50, 50, 2, Rng(0), CPU)]
-    assert one[0] != one[1]
-    assert one == [b.tolist() for b in batches(50, 50, 2, Rng(0), CPU)]
-    assert one != [b.tolist() for b in batches(50, 50, 2, Rng(1), CPU)]
 
 
 def test_sgd_with_momentum_and_decay_matches_float64_numpy():
@@ -92,47 +84,36 @@ def shifted(image, down, right, flip):
 
 
 def test_crops_and_flips_are_slices_of_the_padded_image():
-    images = torch.randint(1, 256, (200, 2, 5, 7), dtype=torch.uint8)
+    """Each way by draws of its own: most of the 81 shifts are among 200."""
+    images = torch.randint(1, 256, (200, 1, 5, 5), dtype=torch.uint8)
     found = crop_and_flip(images, Rng(1).generator()).numpy()
-    ways = set()
+    shifts, ways = range(2 * PADDING + 1), set()
     for image, made in zip(images.numpy(), found, strict=True):
-        fits = [
-            (down, right, flip)
-            for down in range(2 * PADDING + 1)
-            for right in range(2 * PADDING + 1)
-            for flip in (False, True)
-            if np.array_equal(shifted(image, down, right, flip), made)
-        ]
+        each = itertools.product(shifts, shifts, (False, True))
+        fits = {way for way in each if np.array_equal(shifted(image, *way), made)}
         assert fits
-        ways |= set(fits)
-    assert {down for down, _, _ in ways} == set(range(2 * PADDING + 1))
-    assert {right for _, right, _ in ways} == set(range(2 * PADDING + 1))
-    assert {flip for _, _, flip in ways} == {False, True}
-    # both ways by draws of their own: most of the 81 pairs are among 200
-    assert len({(down, right) for down, right, _ in ways}) > 60
+        ways |= fits
+    down, right, flips = (set(each) for each in zip(*ways, strict=True))
+    assert down == right == set(shifts) and flips == {False, True}
+    assert len({way[:2] for way in ways}) > 60
 
 
 def test_local_training_sees_crops_only_where_it_is_told_to():
     images = torch.randint(1, 256, (8, 1, 6, 6), dtype=torch.uint8)
-    labels = torch.arange(8)
 
     def seen(**settings):
-        batches_ = []
+        shown, plan = [], LocalTraining(batch_size=8, **settings)
 
         def objective(model, x, y):
-            batches_.append(x)
+            shown.append(x)
             return model.weight.sum()
 
-        plan = LocalTraining(batch_size=8, **settings)
-        train(torch.nn.Linear(1, 1), images, labels, plan, objective, Rng(2), steps=3)
-        return batches_
+        train(torch.nn.Linear(1, 1), images, torch.arange(8), plan, objective, Rng(2), steps=3)
+        return shown
 
-    plain, cropped = seen(), seen(local_augmentation="crop_flip")
-    for x, y, rows in zip(plain, cropped, batches(8, 8, 3, Rng(2).at("batches"), CPU), strict=True):
-        assert torch.equal(x, images[rows]) and not torch.equal(x, y)
-    assert all(
-        torch.equal(x, y)
-        for x, y in zip(cropped, seen(local_augmentation="crop_flip"), strict=True)
-    )
+    plain, *cropped = seen(), *(seen(local_augmentation="crop_flip") for _ in range(2))
+    drawn = batches(8, 8, 3, Rng(2).at("batches"), CPU)
+    for x, y, same, rows in zip(plain, *cropped, drawn, strict=True):
+        assert torch.equal(x, images[rows]) and torch.equal(y, same) and not torch.equal(x, y)
     with pytest.raises(InputError, match="local augmentation"):
         seen(local_augmentation="mixup")

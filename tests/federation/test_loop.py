@@ -1,19 +1,22 @@
-"""The round loop: selection, traffic, determinism, resuming."""
+"""The round loop: selection, traffic, determinism, resuming; and what is held out of a training set."""
 
+import itertools
 from collections import Counter
-from itertools import islice
 
 import attrs
 import pytest
 import torch
 
 from core import algorithms
+from core.data import Split, load, with_validation
+from core.errors import InputError
 from core.federation import Runtime, Schedule, distribute, select
 from core.federation import rounds as federated
 from core.federation.client import owner
 from core.models import count_parameters
 from core.rng import Rng
 from lab import Experiment, make_clients, make_task, rounds
+from lab.running import task_on
 
 TINY = Experiment(
     algorithm="fedavg",
@@ -35,10 +38,6 @@ def task():
     return make_task(TINY, Runtime())
 
 
-def history(experiment, task, **more):
-    return [result.row() | {"seconds": None} for result in rounds(experiment, task=task, **more)]
-
-
 def test_what_server_and_clients_share_is_written_once(task, tmp_path):
     clients, shared = make_clients(TINY, task), torch.arange(50_000.0)
     for client in clients:
@@ -53,16 +52,12 @@ def test_what_server_and_clients_share_is_written_once(task, tmp_path):
 
 
 def test_traffic_of_fedavg_is_the_model_both_ways(task):
-    result = next(rounds(tiny(active=3), task=task))
-    model = task.new_model(Rng(0))
+    result, model = next(rounds(tiny(active=3), task=task)), task.new_model(Rng(0))
     statistics = sum(b.numel() for b in model.buffers() if b.is_floating_point())
-    model_bytes = 4 * (count_parameters(model) + statistics)
-    assert result.down == 3 * model_bytes
+    parts = {"parameters": 3 * 4 * count_parameters(model), "buffers": 3 * 4 * statistics}
     totals = result.ledger.total("up")
-    assert (
-        totals["parameters"] == 3 * 4 * count_parameters(model)
-        and totals["buffers"] == 3 * 4 * statistics
-    )
+    assert {name: totals[name] for name in parts} == parts
+    assert result.down == sum(parts.values())
 
 
 def test_only_clients_with_data_take_part(task):
@@ -88,46 +83,21 @@ def test_every_round_draws_its_clients_anew(task):
     assert drawn(0) == drawn(0) != drawn(1)
 
 
-def test_a_run_on_a_cpu_waits_for_no_gpu(task, monkeypatch, tmp_path):
-    """Waiting would open one; neither does a run that goes on."""
-    waited = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: waited.append(device))
-    for number in (1, 2):
-        *_, last = islice(rounds(TINY, task=task, checkpoint=tmp_path / "c"), number)
-        assert not waited and last.ledger.device == task.runtime.device
-
-
-def test_an_algorithm_may_be_run_again_with_other_clients(task):
-    """What a run finds of its clients it keeps to itself."""
-    algorithm, clients = tiny(active=3).new_algorithm(), make_clients(TINY, task)
-    few = [attrs.evolve(one, images=one.images[:0], labels=one.labels[:0]) for one in clients[:2]]
-    for able, crowd in ((2, [*few, *clients[2:]]), (4, clients)):
-        result = next(federated(algorithm, task, crowd, 0))
-        sent = result.ledger.total("up")["parameters"]
-        assert sent == min(able, 3) * 4 * count_parameters(task.new_model(Rng(0)))
-        assert (algorithm.schedule.clients, algorithm.schedule.active) == (4, 3)
-
-
 def test_the_last_round_is_always_tested(task):
-    tested = [bool(row["metrics"]) for row in history(tiny(evaluate_every=3), task)]
+    tested = [bool(result.metrics) for result in rounds(tiny(evaluate_every=3), task=task)]
     assert tested == [False, False, True, True]
 
 
-def test_every_client_keeps_half_of_its_part(task):
+def test_every_client_keeps_a_share_of_its_part(task):
+    """Rounded up, but not by the error of a float: 0.07 of 100 is 7.000000000000001 in floats."""
     whole, half = make_clients(TINY, task), make_clients(tiny(train_fraction=0.5), task)
     assert [len(client) for client in half] == [-(-len(client) // 2) for client in whole]
     for one, other in zip(whole, half, strict=True):
         mine = {image.numpy().tobytes() for image in one.images}
         assert all(image.numpy().tobytes() in mine for image in other.images)
-
-
-def test_a_share_is_not_rounded_up_by_the_error_of_a_float(task):
-    """0.07 of 100 is 7.000000000000001 in floats."""
     images = len(task.dataset.train)
-    for whole in range(1, 100):
-        kept = len(owner(task, 0, 0, whole / 100))
-        assert kept == -(-whole * images // 100)
+    for share in range(1, 100):
+        assert len(owner(task, 0, 0, share / 100)) == -(-share * images // 100)
 
 
 def test_a_share_of_ones_own_data_is_drawn_by_seed_and_client(task):
@@ -141,18 +111,12 @@ def test_a_share_of_ones_own_data_is_drawn_by_seed_and_client(task):
 
 def test_an_algorithm_measures_its_result_once_after_the_last_round(task, monkeypatch):
     fedavg, asked = algorithms.find("fedavg"), []
-
-    def measures(self, state):
-        asked.append(state)
-        return {"weights": float(len(state.tensors))}
-
-    monkeypatch.setattr(fedavg, "measures", measures)
-    results = list(rounds(tiny(rounds=3), task=task))
-    assert ["weights" in result.metrics for result in results] == [False, False, True]
-    assert results[-1].metrics["weights"] == len(results[-1].state.tensors) and asked == [
-        results[-1].state
-    ]
-    assert "accuracy" in results[-1].metrics
+    monkeypatch.setattr(
+        fedavg, "measures", lambda self, state: asked.append(state) or {"weights": 5.0}
+    )
+    *_, before, last = rounds(tiny(rounds=3), task=task)
+    assert "weights" not in before.metrics and last.metrics["weights"] == 5
+    assert "accuracy" in last.metrics and asked == [last.state]
     monkeypatch.setattr(fedavg, "measures", lambda self, state: {"accuracy": 1.0})
     with pytest.raises(ValueError, match="accuracy"):
         list(rounds(tiny(rounds=1), task=task))
@@ -169,30 +133,75 @@ def test_rounds_that_are_told_again_have_the_traffic_of_their_own_time(tmp_path)
 
 def test_clients_share_one_array_of_images(task):
     """A client that is made lazily has the images that its rows name, and no copy between calls."""
-    made = distribute(task, {"name": "iid"}, 5, seed=0)
-    train = task.dataset.train
+    made, train = distribute(task, {"name": "iid"}, 5, seed=0), task.dataset.train
     assert sum(map(len, made)) == len(train)
     for client in made:
         rows = client._images
         assert rows.array.data_ptr() == train.images.data_ptr()
         assert client.images.equal(train.images[rows.rows])
         assert client.labels.equal(train.labels[rows.rows])
-        assert client.images.data_ptr() != train.images.data_ptr()
-    smaller = attrs.evolve(made[0], memory={"a": torch.ones(1)})
-    assert smaller.images.equal(made[0].images)
+        few, mask = torch.tensor([4, 0, 4]), torch.arange(len(client)) % 3 == 1
+        held = attrs.evolve(client, images=client.images)
+        for one, chosen in itertools.product((client, held), (few, mask)):
+            assert one.some(chosen).equal(client.images[chosen])
     assert len(attrs.evolve(made[0], images=made[0].images[:2]).images) == 2
-
-
-def test_some_images_of_a_client_are_those_rows(task):
-    whole = distribute(task, {"name": "iid"}, 5, seed=0)[3]
-    held = attrs.evolve(whole, images=whole.images)
-    few, mask = torch.tensor([4, 0, 4]), torch.arange(len(whole)) % 3 == 1
-    for client in (whole, held):
-        for rows in (few, mask):
-            assert torch.equal(client.some(rows), whole.images[rows])
 
 
 def test_the_rounds_of_a_run_share_its_steps():
     """Ten steps in three rounds: 3, 3 and 4; after the last round none is left."""
     schedule = Schedule(rounds=3)
     assert [schedule.steps_until(10, number) for number in range(5)] == [0, 3, 6, 10, 10]
+
+
+# hyper-parameters are chosen on data that neither the clients nor the test see
+
+
+def digits_without_validation():
+    data = load("digits")
+    return attrs.evolve(data, val=data.val.rows(torch.arange(0)))
+
+
+def test_a_tenth_of_the_training_set_is_held_out_where_there_is_no_validation_split():
+    """Patches of the pictures that are trained on are no validation data."""
+    data = digits_without_validation()
+    held = with_validation(data, Rng(0))
+    assert len(held.val) == -(-len(data.train) // 10) and held.train is data.train
+    assert len(held.held_out.unique()) == len(held.val)
+    assert torch.equal(held.val.images, data.train.images[held.held_out])
+    assert not torch.equal(held.held_out, with_validation(data, Rng(1)).held_out)
+    own = load("digits")
+    assert with_validation(own, Rng(0)) is own
+    with pytest.raises(InputError, match="has no validation split"):
+        with_validation(load("nuclei_drawn"), Rng(0))
+
+
+def test_no_client_gets_what_is_held_out(task):
+    """The first pixels number the rows, in base 256."""
+    data = with_validation(digits_without_validation(), Rng(0))
+    rows, images = torch.arange(len(data.train)), data.train.images.clone()
+    images[:, 0, 0, 0], images[:, 0, 0, 1] = rows // 256, rows % 256
+    numbered = attrs.evolve(data, train=Split(images, data.train.labels))
+    clients = make_clients(TINY, attrs.evolve(task, dataset=numbered))
+    pixels = torch.cat([client.images[:, 0, 0, :2].long() for client in clients])
+    handed = (pixels @ torch.tensor([256, 1])).tolist()
+    assert sorted(handed) == sorted(set(rows.tolist()) - set(data.held_out.tolist()))
+
+
+def test_every_seed_holds_out_the_same_images():
+    """Tries of a hyper-parameter with several seeds are compared on one validation set."""
+    data, on_val = digits_without_validation(), attrs.evolve(TINY, evaluate_on="val")
+    held = [task_on(data, attrs.evolve(on_val, seed=seed), Runtime()).dataset for seed in (0, 1)]
+    assert torch.equal(held[0].held_out, held[1].held_out)
+    assert task_on(data, TINY, Runtime()).dataset.held_out is None
+
+
+def test_an_experiment_says_what_it_is_evaluated_on():
+    """The same model, judged on two sets."""
+    short = tiny(rounds=1)
+    on_val = attrs.evolve(short, evaluate_on="val")
+    assert on_val.id != short.id
+    task = make_task(on_val, Runtime())
+    (last,) = rounds(on_val, task=task)
+    (on_test,) = rounds(short, task=task, clients=make_clients(on_val, task))
+    measured = task.evaluate(on_val.new_algorithm().model(on_test.state), "val")
+    assert last.metrics == measured != on_test.metrics

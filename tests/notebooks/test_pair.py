@@ -1,6 +1,4 @@
-"""A notebook's .py and .ipynb: they agree, survive jupytext both ways, and install `core` where it is
-missing.
-"""
+"""A .py and its .ipynb agree, survive jupytext, and install `core` where it is missing."""
 
 from __future__ import annotations
 
@@ -40,16 +38,13 @@ def test_the_pair_agrees_and_has_no_outputs(source):
         assert "title" not in cell["metadata"]
 
 
-def test_every_ipynb_has_a_source():
-    assert {path.stem for path in notebooks.NOTEBOOKS.glob("*.ipynb")} == {p.stem for p in SOURCES}
-
-
 def test_sources_survive_jupytext_both_ways(tmp_path):
     """By the command that CONTRIBUTING documents and by --sync, also as an editor saves a notebook."""
     shutil.copy(notebooks.ROOT / "pyproject.toml", tmp_path)
     folder = tmp_path / "notebooks"
     folder.mkdir()
     sources = {path.name: path.read_text(encoding="utf-8") for path in SOURCES}
+    assert {path.stem for path in notebooks.NOTEBOOKS.glob("*.ipynb")} == {p.stem for p in SOURCES}
     for path in SOURCES:
         notebook = nbformat.read(path.with_suffix(".ipynb"), as_version=4)
         notebook.metadata["language_info"] = {"name": "python", "version": sys.version.split()[0]}

@@ -1,6 +1,4 @@
-"""Running a notebook with parameters: what is refused before anything runs, and one that does
-run.
-"""
+"""A notebook with parameters: what is refused before anything runs, and one that runs."""
 
 from __future__ import annotations
 
@@ -32,23 +30,19 @@ print(rounds * 2, alpha, name, seeds)
 
 
 def test_the_defaults_are_read(tiny):
-    assert notebooks.parameters(tiny) == {
-        **{"rounds": 3, "alpha": 0.1, "name": "digits", "fast": False},
-        **{"seeds": [0, 1], "anything": None},
-    }
-    assert notebooks.parameters("00_quickstart")["profile"] == "quick"
+    found = notebooks.parameters(tiny)
+    assert found.pop("anything") is None
+    wanted = {"rounds": 3, "alpha": 0.1, "name": "digits", "fast": False, "seeds": [0, 1]}
+    assert found == wanted and notebooks.parameters("00_quickstart")["profile"] == "quick"
 
 
 @pytest.mark.parametrize(
     ("name", "given", "value"),
     [
         ("rounds", "5", 5),
-        ("rounds", 5, 5),
-        ("alpha", "2", 2.0),
         ("alpha", 1, 1.0),
         ("alpha", "1e-3", 0.001),
         ("fast", "true", True),
-        ("fast", True, True),
         ("name", "other", "other"),
         ("seeds", "[3]", [3]),
         ("seeds", (3, 4), [3, 4]),
@@ -66,11 +60,9 @@ def test_a_good_value_takes_the_type_of_its_default(tiny, name, given, value):
         ("round", "5", "did you mean 'rounds'"),
         ("zzz", 1, "known: alpha, anything, fast, name, rounds, seeds"),
         ("rounds", "5.5", "whole number"),
-        ("rounds", "many", "whole number"),
         ("rounds", True, "whole number"),
         ("alpha", "nan", "a number"),
         ("alpha", 10**400, "a number"),
-        ("alpha", float("inf"), "a number"),
         ("fast", "1", "true or false"),
         ("name", 5, "a text"),
         ("seeds", "3", "a list"),
@@ -113,16 +105,11 @@ def test_the_data_of_the_folder_where_it_was_started_are_found(tmp_path, monkeyp
 
 
 def test_a_notebook_runs_with_its_parameters(tiny, tmp_path):
+    """A text that was written for the defaults is told from one that is computed."""
     out = notebooks.run_notebook(tiny, {"rounds": "21", "name": "other"}, tmp_path / "out.ipynb")
-    printed = [
-        "".join(output["text"])
-        for cell in json.loads(out.read_text())["cells"]
-        for output in cell.get("outputs", [])
-    ]
-    assert printed == ["42 0.1 other [0, 1]\n"]
-    # a text that was written for the defaults is told from one that is computed
-    first = json.loads(out.read_text())["cells"][0]
-    assert first["cell_type"] == "markdown"
+    first, *cells = json.loads(out.read_text())["cells"]
+    printed = ["".join(output["text"]) for cell in cells for output in cell.get("outputs", [])]
+    assert printed == ["42 0.1 other [0, 1]\n"] and first["cell_type"] == "markdown"
     assert "".join(first["source"]).startswith("*Run with rounds = 21, name = 'other'.")
 
 
@@ -138,9 +125,3 @@ def test_a_failing_cell_is_one_sentence_with_its_error(tmp_path, code, said):
     path.write_text(f"# %%\n{code}\n")
     with pytest.raises(InputError, match=said):
         notebooks.run_notebook(path, {}, tmp_path / "out.ipynb")
-
-
-def test_a_kernel_that_does_not_start_is_one_sentence(tiny, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # where there is no standard library
-    with pytest.raises(InputError, match="Kernel died"):
-        notebooks.run_notebook(tiny, {}, tmp_path / "out.ipynb")

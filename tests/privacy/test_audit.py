@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from core.errors import InputError
 from core.privacy.audit import audited_epsilon, gaussian_epsilon, least_distance
 from core.privacy.differential import clip_and_noise, noise_multiplier, spent_epsilon
 from core.rng import Rng
@@ -18,9 +17,7 @@ DELTA, NORM, ROWS, RELEASES = 1e-5, 2.0, 4, 3
 
 
 def canaries(norm: float = 50.0):
-    """Answers of two clients that differ as much as they can: opposite, and far beyond the
-    bound.
-    """
+    """Answers of two clients that differ as much as they can: opposite, and far beyond the bound."""
     row = torch.randn(ROWS, 6, generator=Rng(1).generator(), dtype=torch.float64)
     row = norm * row / row.norm(dim=1, keepdim=True)
     return row, -row
@@ -45,8 +42,6 @@ def test_guessing_proves_nothing_and_certainty_proves_what_the_trials_can():
     # no error in n trials: the upper end is 1 - 0.025^(1 / n)
     end = 1 - 0.025 ** (1 / 200)
     assert least_distance(0, 200, 0, 200) == pytest.approx(-2 * stats.norm.ppf(end))
-    with pytest.raises(InputError):
-        least_distance(3, 2, 0, 1)
 
 
 def test_the_games_that_give_the_threshold_are_not_counted():
@@ -79,19 +74,17 @@ def test_the_mechanism_of_fediod_keeps_what_is_claimed_and_the_audit_comes_near(
     assert 0.5 * claimed < found < claimed
 
 
+def noised(rows, multiplier, draws):
+    return clip_and_noise(rows, NORM, multiplier, draws)
+
+
 BROKEN = {
-    "half of the noise": lambda rows, multiplier, draws: clip_and_noise(
-        rows, NORM, multiplier / 2, draws
+    "half of the noise": lambda rows, z, draws: noised(rows, z / 2, draws),
+    "the sensitivity of one row, not of all": lambda rows, z, draws: torch.cat(
+        [noised(row[None], z, draws) for row in rows]
     ),
-    "the sensitivity of one row, not of all": lambda rows, multiplier, draws: torch.cat(
-        [clip_and_noise(row[None], NORM, multiplier, draws) for row in rows]
-    ),
-    "no clipping": lambda rows, multiplier, draws: (
-        rows + clip_and_noise(0 * rows, NORM, multiplier, draws)
-    ),
-    "the same noise in every release": lambda rows, multiplier, draws: clip_and_noise(
-        rows, NORM, multiplier, Rng(0).generator()
-    ),
+    "no clipping": lambda rows, z, draws: rows + noised(0 * rows, z, draws),
+    "the same noise in every release": lambda rows, z, _: noised(rows, z, Rng(0).generator()),
 }
 
 
@@ -102,27 +95,6 @@ def test_broken_noise_is_caught(fault):
     assert found > spent_epsilon(multiplier, 1.0, RELEASES, DELTA)
 
 
-def test_an_audit_of_what_is_no_number_or_of_equal_canaries_is_refused():
-    """An error that is not counted would prove a leak."""
-    canaries = torch.zeros(3), torch.ones(3)
-
-    def broken(answer: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return answer * float("nan")
-
-    with pytest.raises(InputError, match="not finite"):
-        audited_epsilon(broken, canaries, 1, 40, 1e-5, Rng(0))
-    for same in ((canaries[0], canaries[0]), (canaries[0], canaries[1] * float("nan"))):
-        with pytest.raises(InputError, match="differ"):
-            audited_epsilon(lambda answer, generator: answer, same, 1, 40, 1e-5, Rng(0))
-    with pytest.raises(InputError, match="delta"):
-        gaussian_epsilon(1.0, 0.0)
-
-
 def test_a_release_that_says_nothing_proves_nothing():
     """All games end on the threshold."""
-
-    def silent(answer: torch.Tensor, draws: torch.Generator) -> torch.Tensor:
-        return torch.zeros_like(answer)
-
-    opposite = torch.ones(4, 6, dtype=torch.float64), -torch.ones(4, 6, dtype=torch.float64)
-    assert audited_epsilon(silent, opposite, 3, 100, 1e-5, Rng(7)) == 0
+    assert audit(lambda answer, draws: torch.zeros_like(answer), trials=100) == 0

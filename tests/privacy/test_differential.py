@@ -1,6 +1,4 @@
-"""Differential privacy: the accountant against its library and against the exact law of the
-Gaussian mechanism.
-"""
+"""The accountant against its library and the exact law of the Gaussian mechanism; the noise."""
 
 import math
 import sys
@@ -29,15 +27,13 @@ def generator(*path) -> torch.Generator:
 
 
 def exact_epsilon(multiplier: float, steps: int) -> float:
-    """Epsilon of `steps` Gaussian mechanisms: one of sensitivity mu = sqrt(steps) / z (Balle and
-    Wang 2018, Thm 8).
-    """
+    """Epsilon of one mechanism of sensitivity sqrt(steps) / z (Balle and Wang 2018, Thm 8)."""
     mu = math.sqrt(steps) / multiplier
-    return brentq(
-        lambda e: norm.cdf(mu / 2 - e / mu) - math.exp(e) * norm.cdf(-mu / 2 - e / mu) - DELTA,
-        0,
-        200,
-    )
+
+    def excess(e: float) -> float:
+        return norm.cdf(mu / 2 - e / mu) - math.exp(e) * norm.cdf(-mu / 2 - e / mu) - DELTA
+
+    return brentq(excess, 0, 200)
 
 
 @pytest.mark.parametrize(
@@ -53,13 +49,11 @@ def test_without_sampling_the_bound_lies_just_above_the_exact_epsilon(multiplier
     ("multiplier", "rate", "steps"), [(1.1, 0.01, 400), (0.8, 0.05, 100), (3.0, 1.0, 20)]
 )
 def test_epsilon_is_what_the_library_counts_step_by_step(multiplier, rate, steps):
-    accountants = pytest.importorskip("opacus.accountants")
-    accountant = accountants.RDPAccountant()
+    accountant = pytest.importorskip("opacus.accountants").RDPAccountant()
     for _ in range(steps):
         accountant.step(noise_multiplier=multiplier, sample_rate=rate)
-    assert spent_epsilon(multiplier, rate, steps, DELTA) == pytest.approx(
-        accountant.get_epsilon(DELTA), rel=1e-9
-    )
+    found = spent_epsilon(multiplier, rate, steps, DELTA)
+    assert found == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +100,7 @@ def test_the_noise_of_a_release_has_its_sensitivity_times_the_multiplier(rows):
 
 
 def test_noise_is_drawn_in_float64_and_added_before_rounding():
-    """Float32 numbers of PyTorch's generator end at sqrt(-2 log 2^-24) deviations, those of float64
-    reach further, and a release keeps the dtype of its values.
-    """
+    """A release keeps the dtype of its values."""
     drawn = torch.randn(1000, 4, generator=generator("wide"), dtype=torch.float64)
     for dtype in (torch.float32, torch.float64):
         values = torch.full((1000, 4), 0.1, dtype=dtype)
@@ -118,56 +110,23 @@ def test_noise_is_drawn_in_float64_and_added_before_rounding():
 
 
 def test_no_neighbour_moves_a_release_further_than_its_sensitivity():
-    """The largest change of clipped rows is 2 C sqrt(N), when all rows turn round; of one-hot votes
-    sqrt(2 N).
-    """
+    """2 C sqrt(N) of clipped rows that all turn round; sqrt(2 N) of one-hot votes."""
     rows = 10 * torch.randn(8, 5, generator=generator("turn"), dtype=torch.float64)
-    moved = clip_and_noise(rows, 2.0, 0.0, generator()) - clip_and_noise(
-        -rows, 2.0, 0.0, generator()
-    )
-    assert float(moved.norm()) == pytest.approx(2 * 2.0 * math.sqrt(8), rel=1e-12)
+    one, other = (clip_and_noise(way * rows, 2.0, 0.0, generator()) for way in (1, -1))
+    assert float((one - other).norm()) == pytest.approx(2 * 2.0 * math.sqrt(8), rel=1e-12)
     votes = torch.eye(10, dtype=torch.float64)[torch.arange(8)]
-    assert float((votes - votes.roll(1, 1)).norm()) == pytest.approx(math.sqrt(2 * 8))
     assert torch.equal(noisy_votes(votes, 0.0, generator()), votes)
     noise = noisy_votes(torch.zeros(8, 5000, dtype=torch.float64), 1.0, generator("votes"))
     assert float(noise.std()) == pytest.approx(math.sqrt(2 * 8), rel=0.02)
 
 
 def test_shared_noise_adds_up_to_the_whole():
-    """Twenty clients with a twentieth of the variance each: the sum has the variance of one noisy
-    count.
-    """
-    parts = [
-        noisy_votes(
-            torch.zeros(50, 1000, dtype=torch.float64), 2.0, generator("share", k), sharers=20
-        )
-        for k in range(20)
-    ]
-    assert float(torch.stack(parts).sum(0).std()) == pytest.approx(
-        2.0 * math.sqrt(2 * 50), rel=0.02
-    )
-    assert float(parts[0].std()) == pytest.approx(2.0 * math.sqrt(2 * 50 / 20), rel=0.02)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: noise_multiplier(0.0, DELTA, 0.1, 10),
-        lambda: noise_multiplier(1e-8, 1e-9, 1.0, 10**6),  # no noise meets it
-        lambda: noise_multiplier(1.0, 0.0, 0.1, 10),
-        lambda: noise_multiplier(1.0, DELTA, 0.0, 10),
-        lambda: noise_multiplier(1.0, DELTA, 1.5, 10),
-        lambda: noise_multiplier(1.0, DELTA, 0.1, 0),
-        lambda: spent_epsilon(-1.0, 0.1, 10, DELTA),
-        lambda: clip_and_noise(torch.ones(2, 3), 0.0, 1.0, generator()),
-        lambda: clip_and_noise(torch.ones(2, 3), 1.0, -1.0, generator()),
-        lambda: clip_and_noise(torch.full((2, 3), math.nan), 1.0, 1.0, generator()),
-        lambda: noisy_votes(torch.ones(2, 3), math.inf, generator()),
-    ],
-)
-def test_bad_values_are_refused(call):
-    with pytest.raises(InputError):
-        call()
+    """Twenty clients with a twentieth of the variance each."""
+    votes = torch.zeros(50, 1000, dtype=torch.float64)
+    parts = [noisy_votes(votes, 2.0, generator("share", k), sharers=20) for k in range(20)]
+    whole = 2.0 * math.sqrt(2 * 50)
+    assert float(sum(parts).std()) == pytest.approx(whole, rel=0.02)
+    assert float(parts[0].std()) == pytest.approx(whole / math.sqrt(20), rel=0.02)
 
 
 def test_a_missing_library_is_named(monkeypatch):

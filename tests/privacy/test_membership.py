@@ -7,20 +7,18 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from core.errors import InputError
 from core.privacy import membership
-from core.privacy.membership import Evidence, LikelihoodRatio, likelihood_ratios
+from core.privacy.membership import Evidence, likelihood_ratios
 from core.rng import Rng
 
 
 def world(seed: int, shift: float, images: int = 400, shadows: int = 32):
-    """Confidences of a model that is surer, by `shift`, of what it was made with: target (T,),
-    shadows (S, T), inside (S, T) and member (T,).
-    """
+    """Confidences of a model that is surer, by `shift`, of what it was made with."""
     draws = np.random.default_rng(seed)
     hard = draws.normal(0, 3, images)
     inside = np.stack([draws.permutation(images) < images // 2 for _ in range(shadows)])
@@ -30,21 +28,18 @@ def world(seed: int, shift: float, images: int = 400, shadows: int = 32):
 
 
 def test_confidence_is_the_log_odds_of_the_true_class():
+    """Finite where probabilities round."""
     logits = torch.randn(50, 7, generator=Rng(0).generator())
     labels = torch.randint(7, (50,), generator=Rng(1).generator())
     p = logits.double().softmax(1)[torch.arange(50), labels].numpy()
     found = membership.confidence(logits, labels).numpy()
     np.testing.assert_allclose(found, np.log(p / (1 - p)), rtol=1e-9)
-
-
-def test_confidence_stays_finite_where_probabilities_round():
     logits = torch.tensor([[400.0, 0.0, -50.0], [0.0, 300.0, 0.0]])
     found = membership.confidence(logits, torch.tensor([0, 2]))
     np.testing.assert_allclose(found.numpy(), [400.0, -300.0])
 
 
 @given(st.integers(0, 2**31), st.integers(1, 60), st.integers(2, 8))
-@settings(max_examples=25, deadline=None)
 def test_every_image_is_in_half_of_the_shadow_models_and_half_of_each_class_in_each(
     seed, pairs, shadows
 ):
@@ -61,22 +56,19 @@ def test_every_image_is_in_half_of_the_shadow_models_and_half_of_each_class_in_e
 def test_the_likelihood_ratio_is_that_of_scipys_normal_densities(variance):
     target, shadows, inside, member = world(0, 1.0, images=20)
     found = likelihood_ratios(Evidence(target, shadows, inside, member), variance)
-    sides = [[shadows[side[:, i], i] for i in range(20)] for side in (inside, ~inside)]
-    means = [np.array([x.mean() for x in side]) for side in sides]
-    deviations = []
-    for side, mean in zip(sides, means, strict=True):
-        if variance == "each":
-            deviations.append(np.array([x.std(ddof=1) for x in side]))
-        else:
-            residuals = np.concatenate([x - m for x, m in zip(side, mean, strict=True)])
-            deviations.append(np.sqrt((residuals**2).sum() / (len(residuals) - 20)))
-    online = stats.norm.logpdf(target, means[0], deviations[0]) - stats.norm.logpdf(
-        target, means[1], deviations[1]
-    )
+    laws = []
+    for side in (inside, ~inside):
+        each = [shadows[side[:, i], i] for i in range(20)]
+        mean, deviation = (
+            np.array([f(x) for x in each]) for f in (np.mean, lambda x: x.std(ddof=1))
+        )
+        if variance == "pooled":
+            residuals = np.concatenate([x - x.mean() for x in each])
+            deviation = np.sqrt((residuals**2).sum() / (len(residuals) - 20))
+        laws.append(stats.norm(mean, deviation))
+    online = laws[0].logpdf(target) - laws[1].logpdf(target)
     np.testing.assert_allclose(found.online, online, rtol=1e-9)
-    np.testing.assert_allclose(
-        found.offline, stats.norm.logcdf(target, means[1], deviations[1]), rtol=1e-9
-    )
+    np.testing.assert_allclose(found.offline, laws[1].logcdf(target), rtol=1e-9)
 
 
 def test_a_model_that_knows_its_data_by_heart_gives_all_of_them_away():
@@ -104,10 +96,6 @@ def test_what_makes_no_sense_is_refused():
         likelihood_ratios(Evidence(target * np.nan, shadows, inside, member))
     with pytest.raises(InputError, match="two shadow models"):
         likelihood_ratios(Evidence(target, shadows, np.zeros_like(inside), member))
-    with pytest.raises(InputError, match="one kind is missing"):
-        membership.auc(target, np.ones(10, dtype=bool))
-    with pytest.raises(InputError, match="even"):
-        LikelihoodRatio(shadows=5)
 
 
 def test_true_positives_by_counting():
@@ -129,26 +117,16 @@ def test_precision_at_the_true_rate():
 
 
 def test_the_defence_rate_of_the_paper():
-    found = membership.defence([0.45, 0.5, 0.54, 0.6])
-    assert found == pytest.approx(
-        {"mia_auc_max": 0.6, "mia_auc_mean": 0.535, "mia_defense_rate": 0.5}
-    )
+    expected = {"mia_auc_max": 0.6, "mia_auc_mean": 0.535, "mia_defense_rate": 0.5}
+    assert membership.defence([0.45, 0.5, 0.54, 0.6]) == pytest.approx(expected)
 
 
 def test_what_chance_gives_against_draws():
-    sizes = [20, 50, 200]
-    draws = np.random.default_rng(0)
-    found = []
+    sizes, draws, found = [20, 50, 200], np.random.default_rng(0), []
     for _ in range(2000):
-        ranks = [draws.permutation(2 * n)[:n] for n in sizes]
-        found.append(
-            membership.defence(
-                [(r.sum() - n * (n - 1) / 2) / n**2 for r, n in zip(ranks, sizes, strict=True)]
-            )
-        )
-    expected = membership.defence_by_chance(sizes)
-    for name, value in expected.items():
+        ranks = [(n, draws.permutation(2 * n)[:n].sum()) for n in sizes]
+        found.append(membership.defence([(r - n * (n - 1) / 2) / n**2 for n, r in ranks]))
+    for name, value in membership.defence_by_chance(sizes).items():
         drawn = np.array([one[name] for one in found])
-        assert abs(drawn.mean() - value) < 4 * drawn.std() / math.sqrt(2000) + 0.015 * (
-            name == "mia_defense_rate"
-        ), name
+        ties = 0.015 * (name == "mia_defense_rate")
+        assert abs(drawn.mean() - value) < 4 * drawn.std() / math.sqrt(2000) + ties, name

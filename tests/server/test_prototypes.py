@@ -3,15 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from core.errors import InputError
 from core.server import aggregate_prototypes, feature_prototypes, hard_negatives, logit_prototypes
 
 CLASSES = 5
-quick = settings(max_examples=40)
 
 
 def data(samples: int, seed: int, width: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -20,43 +18,26 @@ def data(samples: int, seed: int, width: int = 3) -> tuple[np.ndarray, np.ndarra
 
 
 def means(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Class means in float64, one class after the other."""
-    return np.stack(
-        [
-            values[labels == c].astype(np.float64).mean(0)
-            if (labels == c).any()
-            else np.zeros(values.shape[1])
-            for c in range(CLASSES)
-        ]
-    )
+    """Class means in float64, one class after the other; 0 of a class that nobody has."""
+    each = [values[labels == c].astype(np.float64) for c in range(CLASSES)]
+    return np.stack([of.sum(0) / max(len(of), 1) for of in each])
 
 
-@quick
 @given(samples=st.integers(0, 30), seed=st.integers(0, 999))
-def test_prototypes_are_class_means_in_any_order(samples, seed):
+def test_prototypes_are_class_means(samples, seed):
     values, labels = data(samples, seed)
-    order = np.random.default_rng(seed + 1).permutation(samples)
-    for rows in (np.arange(samples), order):
-        prototypes, counts = logit_prototypes(
-            torch.tensor(values[rows]), torch.tensor(labels[rows]), CLASSES
-        )
-        assert prototypes.dtype == torch.float32 and counts.dtype == torch.int64
-        np.testing.assert_allclose(prototypes.numpy(), means(values, labels), rtol=1e-6, atol=1e-7)
-        assert counts.tolist() == [int((labels == c).sum()) for c in range(CLASSES)]
+    prototypes, counts = logit_prototypes(torch.tensor(values), torch.tensor(labels), CLASSES)
+    assert prototypes.dtype == torch.float32 and counts.dtype == torch.int64
+    np.testing.assert_allclose(prototypes.numpy(), means(values, labels), rtol=1e-6, atol=1e-7)
+    assert counts.tolist() == [int((labels == c).sum()) for c in range(CLASSES)]
 
 
-@quick
 @given(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4), seed=st.integers(0, 999))
 def test_aggregated_prototypes_are_those_of_the_pooled_data(sizes, seed):
     values, labels = data(sum(sizes), seed, CLASSES)
-    parts = np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1])
-    uploads = [
-        logit_prototypes(torch.tensor(values[rows]), torch.tensor(labels[rows]), CLASSES)
-        for rows in parts
-    ]
-    together = aggregate_prototypes(
-        torch.stack([p for p, _ in uploads]), torch.stack([n for _, n in uploads])
-    )
+    parts = zip(torch.tensor(values).split(sizes), torch.tensor(labels).split(sizes), strict=True)
+    prototypes, counts = zip(*(logit_prototypes(*part, CLASSES) for part in parts), strict=True)
+    together = aggregate_prototypes(torch.stack(prototypes), torch.stack(counts))
     np.testing.assert_allclose(together.numpy(), means(values, labels), rtol=1e-5, atol=1e-6)
 
 
@@ -68,32 +49,15 @@ def test_low_precision_logits_are_averaged_in_float32():
     assert prototypes.item() == pytest.approx(1.001, abs=1e-6)
 
 
-def test_impossible_prototypes_are_refused():
-    with pytest.raises(InputError, match="shape"):
-        aggregate_prototypes(torch.zeros(2, 3, 3), torch.zeros(2, 2))
-    with pytest.raises(InputError, match="negative"):
-        aggregate_prototypes(torch.zeros(1, 2, 2), torch.tensor([[1, -1]]))
-    with pytest.raises(InputError, match="labels"):
-        logit_prototypes(torch.zeros(3, 2), torch.zeros(2, dtype=torch.int64), 2)
-
-
 def test_negatives_by_hand():
     prototypes = torch.tensor([[9.0, 1, 3, 2], [4, 0, 5, 6], [7, 7, 7, 7], [1, 2, 3, -4]])
     assert hard_negatives(prototypes, 2).tolist() == [[2, 3], [3, 2], [0, 1], [2, 1]]
     # of all classes 0 finds itself; with the others it takes the place of the second one
     forced = hard_negatives(prototypes, 2, own="forced").tolist()
     assert [set(row) for row in forced] == [{0, 2}, {1, 3}, {2, 0}, {3, 2}]
-
-
-def test_two_classes_and_more_negatives_than_classes():
-    prototypes = torch.tensor([[0.0, 1], [2, 3]])
-    assert hard_negatives(prototypes, 9).tolist() == [[1], [0]]
-    assert hard_negatives(prototypes, 9, own="forced").tolist() == [[0, 1], [1, 0]]
     assert hard_negatives(torch.zeros(1, 1), 3).shape == (1, 0)
-    assert hard_negatives(torch.randn(9, 9), 9).shape == (9, 8)
 
 
-@quick
 @given(
     arrays.arrays(np.float32, (4, 4), elements=st.integers(-2, 2)),
     st.integers(1, 5),
@@ -108,7 +72,6 @@ def test_negatives_are_the_highest_other_classes_that_are_present(values, k, hel
         assert row == expected + [-1] * (min(k, 3) - len(expected))
 
 
-@quick
 @given(arrays.arrays(np.float32, (4, 4), elements=st.integers(-2, 2)), st.integers(1, 4))
 def test_the_own_class_replaces_the_last_choice_where_it_was_not_chosen(values, k):
     forced = hard_negatives(torch.tensor(values), k, own="forced").tolist()
@@ -118,27 +81,14 @@ def test_the_own_class_replaces_the_last_choice_where_it_was_not_chosen(values, 
         assert sorted(forced[c]) == sorted(by_hand)
 
 
-@pytest.mark.parametrize(
-    ("shape", "k", "own"),
-    [((2, 3), 1, "never"), ((2, 2), 0, "never"), ((2, 2), True, "never"), ((2, 2), 1, "sometimes")],
-)
-def test_bad_arguments_of_negatives(shape, k, own):
-    with pytest.raises(InputError):
-        hard_negatives(torch.zeros(shape), k, own=own)
-
-
-@quick
 @given(samples=st.integers(0, 30), seed=st.integers(0, 999))
 def test_feature_prototypes(samples, seed):
     values, labels = data(samples, seed)
-    expected = means(values, labels)
-    plain, present = feature_prototypes(torch.tensor(values), torch.tensor(labels), CLASSES)
+    expected, given_ = means(values, labels), (torch.tensor(values), torch.tensor(labels), CLASSES)
+    plain, present = feature_prototypes(*given_)
     np.testing.assert_allclose(plain.numpy(), expected, rtol=1e-6, atol=1e-7)
     assert present.tolist() == [bool((labels == c).any()) for c in range(CLASSES)]
-    scaled, _ = feature_prototypes(
-        torch.tensor(values), torch.tensor(labels), CLASSES, normalise=True
-    )
+    scaled, _ = feature_prototypes(*given_, normalise=True)
     lengths = np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(
-        scaled.numpy(), expected / np.where(lengths > 0, lengths, 1), rtol=1e-5, atol=1e-6
-    )
+    unit = expected / np.where(lengths > 0, lengths, 1)
+    np.testing.assert_allclose(scaled.numpy(), unit, rtol=1e-5, atol=1e-6)
