@@ -84,7 +84,7 @@ REFUSED = [
     ("first", built("lenet", 1, 8, 2, first=0)),
     ("1x1 cells", built("resnet8", 1, 4, 2)),
     ("5x5 cells", built("resnet8", 1, 20, 2, grid=4)),
-    ("stem", built("resnet18", 1, 28, 2, stem="big")),
+    ("pool", built("resnet18", 1, 28, 2, pool="big")),
     ("leave 2x2", built("resnet18", 1, 64, 2, pool="released")),
     ("multiple of 8 and at least 16, not 8", built("unet", 3, 8, 2)),
     ("multiple of 8 and at least 16, not 20", built("unet", 3, 20, 2)),

@@ -78,7 +78,7 @@ def replayed(put: Put, draws: torch.Generator | None = None) -> Results:
 
 def stacked(name: str, put: Put) -> Results:
     """Three networks on the same images, as one program."""
-    together = Stacked([put(network(name, seed)).eval() for seed in range(3)], batched=True)
+    together = Stacked([put(network(name, seed)).eval() for seed in range(3)])
     outputs = together(put(drawn(5, 3, 16, 16)))
     weights = [weight for one in together.networks for weight in one.parameters()]
     return [outputs, *torch.autograd.grad(outputs.square().sum(), weights)]

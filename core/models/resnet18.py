@@ -10,7 +10,6 @@ from core.errors import InputError
 from core.models.classifier import Classifier, check_name
 from core.models.residual import BasicBlock
 
-STEMS = ("auto", "imagenet", "small")
 POOLS = ("whole", "released")
 
 
@@ -24,23 +23,18 @@ class ResNet18(Classifier):
 
     Args:
         channels, size, classes: images are (N, channels, size, size).
-        stem: "imagenet", a 7x7 convolution and max pooling, which leaves a quarter of the side;
-            "small", a 3x3 convolution of stride 1, which keeps it; "auto", "small" below 64x64,
-            where the ImageNet stem would leave one single cell to the last block, else "imagenet".
         pool: "whole" averages the whole last map (7x7 for 224x224 images); "released" averages
             windows of 4x4 cells and drops the rest, as FedVCK's code does: at 7x7 it sees the 16
             cells in one corner, out of 49.
 
-    Raises InputError for an unknown stem or pool, and for "released" with a last map below 4x4.
+    Raises InputError for an unknown pool, and for "released" with a last map below 4x4.
     """
 
-    def __init__(
-        self, channels: int, size: int, classes: int, *, stem: str = "auto", pool: str = "whole"
-    ) -> None:
+    def __init__(self, channels: int, size: int, classes: int, *, pool: str = "whole") -> None:
         super().__init__()
-        check_name("stem", stem, STEMS)
         check_name("pool", pool, POOLS)
-        small = stem == "small" or (stem == "auto" and size < 64)
+        # below 64x64 a 7x7 convolution and max pooling would leave one single cell to the last block
+        small = size < 64
         side = -(-size // (8 if small else 32))  # every halving rounds up
         if pool == "released" and side < 4:
             raise InputError(

@@ -34,8 +34,8 @@ class Stacked:
     way of pooling that is kept as a text) run as one program over their stacked weights: side by
     side, as one network with more channels, where they can, else by `torch.func.vmap`. That pays
     where many small kernels cost more to start than to run: on a GPU, and on a CPU with small
-    batches. `batched=None` batches on CUDA, and on a CPU as many networks side by side as `at_once`
-    allows. All ways give the same numbers within rounding, and the same gradients.
+    batches, where as many run side by side as `at_once` allows. All ways give the same numbers within
+    rounding, and the same gradients.
 
     The networks stay the owners of their weights: a gradient with respect to an output reaches
     their parameters, and a step of an optimiser on these is seen by the next call. Weights that
@@ -47,11 +47,10 @@ class Stacked:
     Raises InputError when there is no network.
     """
 
-    def __init__(self, networks: Sequence[nn.Module], batched: bool | None = None) -> None:
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
         if not networks:
             raise InputError("there is no network to apply")
         self.networks = list(networks)
-        self.batched = batched
         self._forms = [_form(network) for network in self.networks]
         groups: dict[Form, list[int]] = {}
         for position, form in enumerate(self._forms):
@@ -92,9 +91,9 @@ class Stacked:
 
     def at_once(self, positions: Sequence[int], inputs: torch.Tensor) -> int:
         """Number of the networks at these positions, all of one architecture, that run together."""
-        if self.batched or (self.batched is None and inputs.is_cuda):
+        if inputs.is_cuda:
             return len(positions)
-        if self.batched is None and self.side_by_side(positions[:2]) is not None:
+        if self.side_by_side(positions[:2]) is not None:
             return max(1, at_once(inputs) // inputs.shape[-4])
         return 1
 

@@ -134,16 +134,11 @@ def test_two_processes_do_not_write_one_file(tmp_path):
         data.convert("my_set", folder, tmp_path)
 
 
-def test_the_command_makes_a_set_that_runs(tmp_path, monkeypatch, capsys):
+def test_the_command_says_what_it_made(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
-    rng = np.random.default_rng(0)
-    folder = painted(tmp_path / "in", rng.integers(0, 200, (10, 12), dtype=np.uint8), each=12)
+    folder = painted(tmp_path / "in", np.zeros((10, 12), np.uint8))
     for said in ("my_set.npz\n", "my_set.npz (in the place of the one before)\n"):
         assert main(["data", "convert", "my_set", str(folder), "--size", "8"]) == 0
         out = capsys.readouterr().out
-        assert out.endswith(said) and "train: cat 12, dog 12" in out and "resized: 48 of 48" in out
-    run = ["run", "--algorithm", "fedavg", "--dataset", "my_set", "--profile", "quick"]
-    more = ["--rounds", "1", "--clients", "2", "--partition", "iid", "--out", str(tmp_path / "out")]
-    assert main([*run, *more]) == 0
-    assert "my_set" in capsys.readouterr().out
+        assert out.endswith(said) and "train: cat 2, dog 2" in out and "resized: 8 of 8" in out
     assert main(["data", "list", "--size", "8"]) == 2

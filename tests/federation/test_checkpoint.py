@@ -15,7 +15,7 @@ from core.federation import Ledger, Runtime, State
 from core.federation.checkpoint import Checkpoint, restore, save
 from core.federation.tensors import fingerprint
 from core.files import FileError
-from lab import Experiment, Record, queue, running
+from lab import Experiment, Record, running
 from lab.running import run
 
 TINY = Experiment(
@@ -149,19 +149,3 @@ def test_a_state_that_is_not_finite_ends_the_run_in_its_round(tmp_path, monkeypa
         run(plain, runtime=Runtime(), record=tmp_path / "r.json")
     record = Record.load(tmp_path / "r.json")
     assert record.status == "failed" and "round 1" in record.notes[0] and not record.rounds
-
-
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("out of memory:\n 3 GB")])
-def test_whatever_ends_a_run_its_record_says_so(tmp_path, monkeypatch, error):
-    def rounds(*args, **named):
-        raise error
-        yield
-
-    monkeypatch.setattr(running, "rounds", rounds)
-    with pytest.raises(type(error)):
-        run(TINY, runtime=Runtime(), record=tmp_path / "r.json")
-    record = Record.load(tmp_path / "r.json")
-    assert record.status == "failed" and record.notes[0].startswith(type(error).__name__)
-    with pytest.raises(type(error)):
-        queue.measure(TINY, "adhoc", out=tmp_path / "out", runtime=Runtime())
-    assert queue.failed_before(TINY, "adhoc", tmp_path / "out")

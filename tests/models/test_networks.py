@@ -66,7 +66,7 @@ def test_lenet_is_fedmks_105_kilobytes() -> None:
         ("resnet8", 1, 18, {"width": 8}, 128),
         ("resnet8", 1, 8, {"width": 8, "grid": 1}, 32),
         ("resnet18", 1, 8, {}, 512),
-        ("resnet18", 3, 65, {"stem": "imagenet"}, 512),
+        ("resnet18", 3, 65, {}, 512),
         ("resnet18", 1, 256, {"pool": "released"}, 4 * 512),
     ],
 )

@@ -35,18 +35,27 @@ TRIPLE = ("resnet8", "resnet8", "resnet8"), [[0, 1, 2]]
 MIXED = ("resnet8", "convnet", "resnet8"), [[0, 2], [1]]
 
 
+TRIPLE = ("resnet8", "resnet8", "resnet8"), [[0, 1, 2]]
+MIXED = ("resnet8", "convnet", "resnet8"), [[0, 2], [1]]
+
+
+@pytest.fixture(params=["together", "as many as fit", "one by one"])
+def way(request, monkeypatch):
+    """How many networks of one architecture run at once: on a GPU all, by `vmap` where need be."""
+    number = {"together": 99, "one by one": 1}.get(request.param)
+    if number:
+        monkeypatch.setattr(
+            Stacked, "at_once", lambda self, places, inputs: min(number, len(places))
+        )
+
+
 @pytest.mark.parametrize(("names", "groups"), [TRIPLE, MIXED, (("lenet",), [[0]])], ids=str)
-def test_batched_is_one_by_one(names, groups):
-    networks = teachers(*names)
-    gradients, outputs = [], []
-    for batched in (True, False):
-        together = Stacked(networks, batched)
-        assert together.groups == groups
-        images = IMAGES[0].clone().requires_grad_()
-        outputs.append(together(images))
-        gradients.append(torch.autograd.grad(outputs[-1].square().sum(), images)[0])
-    alone = torch.stack([network(IMAGES[0]) for network in networks])
-    torch.testing.assert_close(outputs[1], alone, rtol=1e-4, atol=1e-5)
+def test_batched_is_one_by_one(names, groups, way):
+    networks, images = teachers(*names), IMAGES[0].clone().requires_grad_()
+    together = Stacked(networks)
+    assert together.groups == groups
+    outputs = [together(images), torch.stack([network(images) for network in networks])]
+    gradients = [torch.autograd.grad(out.square().sum(), images)[0] for out in outputs]
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
 
@@ -79,26 +88,23 @@ def test_side_by_side_is_one_by_one_in_float64(name):
     torch.testing.assert_close(side_by_side(images[0]), shared, rtol=1e-9, atol=1e-9)
 
 
-def test_networks_of_unknown_layers_run_by_vmap_and_large_batches_one_by_one():
+def test_networks_of_unknown_layers_run_too(way):
     unknown = [torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)) for _ in range(2)]
-    with torch.no_grad():
-        ways = [Stacked(unknown, batched)(IMAGES[0]) for batched in (True, False, None)]
-    for way in ways[1:]:
-        torch.testing.assert_close(way, ways[0])
+    alone = torch.stack([network(IMAGES[0]) for network in unknown])
+    torch.testing.assert_close(Stacked(unknown)(IMAGES[0]), alone)
+
+
+def test_large_batches_run_one_by_one():
     lenets = Stacked(teachers("lenet", "lenet", "lenet"))
     assert lenets.at_once([0, 1, 2], torch.empty(64, 1, 32, 32)) == 2
     assert lenets.at_once([0, 1, 2], torch.empty(512, 1, 32, 32)) == 1
 
 
-@pytest.mark.parametrize("batched", [True, None])
-def test_networks_that_pool_in_two_ways_are_kept_apart(batched):
+def test_networks_that_pool_in_two_ways_are_kept_apart(way):
     """A last map of 5x5 leaves weights of the same shapes. So are those of other modes."""
-    networks = [
-        models.build("resnet18", 1, 160, 3, Rng(0), pool=pool).eval()
-        for pool in ("whole", "released")
-    ]
-    images = torch.randn(2, 1, 160, 160, generator=Rng(1).generator())
-    together = Stacked(networks, batched)
+    pools = ("whole", "released")
+    networks = [models.build("resnet18", 1, 160, 3, Rng(0), pool=pool).eval() for pool in pools]
+    images, together = torch.randn(1, 1, 160, 160, generator=Rng(1).generator()), Stacked(networks)
     with torch.no_grad():
         answers = together(images)
         for network, answer in zip(networks, answers, strict=True):
@@ -118,12 +124,11 @@ def test_as_many_pixels_at_once_whatever_the_size_of_an_image():
         assert found == sides
 
 
-@pytest.mark.parametrize("batched", [True, None, False])
-def test_what_changes_in_a_network_is_seen_by_the_next_call(batched):
+def test_what_changes_in_a_network_is_seen_by_the_next_call(way):
     """Its mode, and weights where one of the networks learns; frozen ones are stacked once."""
     networks = [network.train() for network in teachers("convnet", "convnet")]
     networks[1].requires_grad_(True)
-    together = Stacked(networks, batched)
+    together = Stacked(networks)
     with torch.no_grad():
         before = together(IMAGES[0])
         networks[1].classifier.weight *= 2
