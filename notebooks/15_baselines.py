@@ -1,5 +1,5 @@
 # %% [markdown]
-# # The methods that FedVCK is compared with
+# # FedVCK: the baselines
 #
 # *Question:* what is the idea of each method in FedVCK's {cite:p}`fedvck` tables, and what does it send?\
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits.

@@ -34,7 +34,7 @@ exist.
 ```
 """
 #: from so many characters on the text of a table's cell is wrapped
-LONG = 32
+LONG = 24
 
 
 def build() -> Path:
@@ -89,6 +89,9 @@ def configuration(text: str) -> dict[str, Any]:
     if PLACEHOLDER not in url and url.startswith("https://github.com/"):
         owner, name = url.removeprefix("https://github.com/").split("/")[:2]
         html.setdefault("baseurl", f"https://{owner.lower()}.github.io/{name}/")
+    else:  # buttons that would lead nowhere
+        settings.pop("launch_buttons", None)
+        html |= {"use_repository_button": False, "use_issues_button": False}
     config.setdefault("ogp_site_url", html.get("baseurl", ""))
     return settings
 

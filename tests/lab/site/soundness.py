@@ -98,6 +98,18 @@ def styles_elsewhere(site: Path) -> list[str]:
     ]
 
 
+#: the beginnings of tables that are cut at the right, and whether the contents show the page's own entry
+_LAYOUT = """() => {
+  const cut = [...document.querySelectorAll('.bd-article table')].filter(table => {
+    const box = table.closest('.cell_output, .pst-scrollable-table-container');
+    return table.offsetParent && box && box.scrollWidth > box.clientWidth + 2;
+  });
+  const own = document.querySelector('.bd-sidebar-primary .current.active')?.getBoundingClientRect();
+  const seen = !own || (own.top >= 0 && own.bottom <= innerHeight);
+  return [cut.map(table => table.textContent.trim().slice(0, 60)), seen];
+}"""
+
+
 class Visitor:
     """A browser's view (Playwright's `Page`) of a served site that notes what goes wrong."""
 
@@ -127,7 +139,7 @@ class Visitor:
             self.noted.append(f"{answer.url} answers {answer.status}")
 
     def problems(self, name: str) -> list[str]:
-        """Visit a page and say what is wrong with it: also equations, and its width on a phone."""
+        """Visit a page and say what is wrong: also equations, tables, contents, width on a phone."""
         self.noted.clear()
         printing.visit(self.view, f"{self.address}/{name}.html")
         wanted, rendered, errors = self.view.evaluate(
@@ -138,6 +150,10 @@ class Visitor:
         self.noted += [f"an equation shows an error: {text}" for text in errors]
         if rendered < wanted:
             self.noted.append(f"{wanted - rendered} of {wanted} equations are not rendered")
+        cut, seen = self.view.evaluate(_LAYOUT)
+        self.noted += [f"a table is cut at the right: {text}" for text in cut]
+        if not seen:
+            self.noted.append("the contents do not show its own entry")
         (desktop, high), (phone, _) = printing.SIZES.values()
         self.view.set_viewport_size({"width": phone, "height": high})
         width = self.view.evaluate("document.documentElement.scrollWidth")

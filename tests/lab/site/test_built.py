@@ -47,6 +47,19 @@ def test_the_theme_button_reaches_light_and_dark(visitor):
     assert len({colour for _, colour in seen}) >= 2
 
 
-def test_the_search_finds_a_word(visitor):
-    visitor.view.goto(f"{visitor.address}/search.html?q=federated")
-    visitor.view.wait_for_selector("#search-results ul.search li a")
+@pytest.mark.parametrize(
+    ("asked", "page"),
+    [
+        ("federated", "01_federated_learning"),
+        ("baseline", "15_baselines"),
+        ("Table 11", "17_fedvck_results"),
+        ("chance level", "09_attacks"),
+        ("reproduce CIFAR-10", "17_fedvck_results"),
+    ],
+)
+def test_the_search_leads_to_the_right_page(visitor, asked, page):
+    visitor.view.goto(f"{visitor.address}/search.html?q={asked.replace(' ', '+')}")
+    links = visitor.view.locator("#search-results ul.search li a")
+    links.first.wait_for()
+    first = links.evaluate_all("found => found.slice(0, 3).map(one => one.href)")
+    assert any(page in link for link in first), first

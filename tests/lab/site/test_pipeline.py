@@ -84,7 +84,7 @@ def test_the_public_address_is_set_in_one_place():
 
 def test_without_an_address_the_page_says_so():
     settings = pipeline.configuration(SETTINGS % pipeline.PLACEHOLDER)
-    assert "baseurl" not in settings["html"]
+    assert "baseurl" not in settings["html"] and "launch_buttons" not in settings
     text = pipeline.page_text("@NO_ADDRESS_NOTE@\n", settings["repository"]["url"])
     assert "no public address yet" in text
 

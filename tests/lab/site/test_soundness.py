@@ -78,11 +78,14 @@ def test_faults_that_only_a_browser_sees_are_found(site, chromium, served):
         "<img src='http://127.0.0.2:1/x.png' alt='x'><span class='math notranslate'>a</span>"
         "<mjx-container><mjx-merror>Undefined control sequence</mjx-merror></mjx-container>"
         "<span class='math notranslate'>b</span><div style='width: 900px'>wide</div>"
+        "<div class='bd-article'><div class='cell_output' style='width: 90px; overflow-x: auto'>"
+        "<table style='width: 300px'><tr><td>cells</table></div></div><nav class='bd-sidebar-primary'>"
+        "<p class='current active' style='position: absolute; top: 2000px'>here</nav>"
     )
     found = "\n".join(Visitor(chromium, served(folder)).problems("one"))
     for said in (
         *("console error: oh no", "gone.json answers 404", "script error: broken"),
         *("asks another server for http://127.0.0.2:1/x.png", "1 of 2 equations", "Undefined"),
-        "the page is 9",
+        *("cut at the right: cells", "do not show its own entry", "the page is 9"),
     ):
         assert said in found
