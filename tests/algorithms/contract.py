@@ -22,7 +22,6 @@ import torch
 from core.errors import InputError
 from core.federation import (
     Algorithm,
-    Client,
     Field,
     Ledger,
     Message,
@@ -48,12 +47,12 @@ from tests.algorithms.watching import contents, differences, watch
 # promises about a run
 
 
-def outcome(results: list[RoundResult], clients: list[Client]) -> dict[str, Any]:
+def outcome(results: list[RoundResult]) -> dict[str, Any]:
     """Return all that must be the same in another run: not the time that it took."""
     last = results[-1]
     rows = [result.row() | {"seconds": None} for result in results]
     traffic = [{way: entry[way] for way in ("up", "down")} for entry in last.ledger.rounds]
-    memories = {str(client.id): dict(client.memory) for client in clients}
+    memories = {str(client.id): dict(client.memory) for client in last.clients if len(client)}
     return dict(contents({"rows": rows, "traffic": traffic, "memory": memories})) | dict(
         contents(last.state)
     )
@@ -64,22 +63,19 @@ def resumes_bit_for_bit(subject: Subject) -> None:
     whole = watch(subject)
     with tempfile.TemporaryDirectory() as folder:
         for number in range(1, ROUNDS + 1):
-            clients = crowd(subject.task_kind)
-            running = subject.run(clients, checkpoint=Path(folder) / "checkpoint")
+            checkpoint = Path(folder) / "checkpoint"
+            running = subject.run(crowd(subject.task_kind), checkpoint=checkpoint)
             results = [next(running) for _ in range(number)]
             running.close()
-    assert not differences(outcome(whole.results, whole.clients), outcome(results, clients))
+    assert not differences(outcome(whole.results), outcome(results))
 
 
 @functools.cache
-def second(
-    subject: Subject,
-) -> tuple[list[RoundResult], list[Client], list[tuple[int, int]], bool]:
-    """Another run, to which somebody listens: its results, its clients, how many steps of how many
-    were done in what was told, and whether the global generators, which begin elsewhere, stay as they
-    are.
+def second(subject: Subject) -> tuple[list[RoundResult], list[tuple[int, int]], bool]:
+    """Another run, to which somebody listens: its results, how many steps of how many were done in what
+    was told, and whether the global generators, which begin elsewhere, stay as they are.
     """
-    clients, stages = crowd(subject.task_kind), list[tuple[int, int]]()
+    stages = list[tuple[int, int]]()
 
     def tell(running: Sequence[Stage]) -> None:
         stages.extend((stage.done, stage.total) for stage in running)
@@ -88,16 +84,16 @@ def second(
     random.seed(1)
     before = torch.random.get_rng_state(), random.getstate()
     with listening(tell):
-        results = list(subject.run(clients))
+        results = list(subject.run(crowd(subject.task_kind)))
     still = torch.equal(before[0], torch.random.get_rng_state()) and before[1] == random.getstate()
-    return results, clients, stages, still
+    return results, stages, still
 
 
 def one_seed_is_one_result(subject: Subject) -> None:
     """All numbers come from the seed: the global generators are neither read nor moved."""
-    whole, (again, clients, _, still) = watch(subject), second(subject)
+    whole, (again, _, still) = watch(subject), second(subject)
     assert still, "a global generator was used"
-    assert not differences(outcome(whole.results, whole.clients), outcome(again, clients))
+    assert not differences(outcome(whole.results), outcome(again))
     other = next(subject.run(crowd(subject.task_kind), seed=SEED + 1))
     assert differences(other.state.tensors, whole.results[0].state.tensors), "the seed is not used"
     ours, others = (
@@ -113,19 +109,18 @@ def one_seed_is_one_result(subject: Subject) -> None:
 
 def a_listener_hears_of_loops(subject: Subject) -> None:
     """Whoever shows a run hears how far it is within a round, and changes nothing."""
-    whole, (again, clients, stages, _) = watch(subject), second(subject)
+    whole, (again, stages, _) = watch(subject), second(subject)
     assert any(0 < done < total for done, total in stages), "no loop of a round is counted"
     assert all(done < total for done, total in stages), "a loop has more steps than it said"
-    assert not differences(outcome(whole.results, whole.clients), outcome(again, clients))
+    assert not differences(outcome(whole.results), outcome(again))
 
 
 def an_empty_client_takes_no_part(subject: Subject) -> None:
     """Without it all goes as with it, and nobody hears of it."""
     whole, others = watch(subject), [client for client in crowd(subject.task_kind) if len(client)]
     without = list(subject.run(others))
-    with_ = [client for client in whole.clients if client.id != EMPTY]
-    assert not differences(outcome(whole.results, with_), outcome(without, others))
-    assert not whole.clients[EMPTY].memory
+    assert not differences(outcome(whole.results), outcome(without))
+    assert not whole.results[-1].clients[EMPTY].memory
     assert EMPTY not in {id_ for *_, id_ in whole.checked}
 
 
