@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from core import baselines
+from core.checks import plain
 from core.errors import InputError, brief, unknown
 from core.federation import Algorithm, Schedule
 
@@ -82,7 +83,7 @@ def _of_the_package(name: str) -> type[Algorithm]:
 
 def settings_fields(name: str) -> set[str] | None:
     """Names of an algorithm's hyper-parameters; None for an unknown algorithm."""
-    return set(attrs.fields_dict(find(name).Settings)) if name in names() else None
+    return set(attrs.fields_dict(find(name).Settings)) if name in (*names(), *OWN) else None
 
 
 def switches(name: str) -> dict[str, tuple[Any, Any]]:
@@ -115,6 +116,6 @@ def create(
             how = f"; `fedcon algorithms {name}` explains each"
             raise InputError(f"{unknown(f'setting of {name}', key, fields)}{how}")
     try:
-        return algorithm(attrs.evolve(base, **(settings or {})), schedule)
+        return algorithm(attrs.evolve(base, **plain(dict(settings or {}))), schedule)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
