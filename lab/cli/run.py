@@ -45,7 +45,9 @@ def run(
     active: Annotated[Count, Option(help="Clients per round; default: all.")] = None,
     rounds: Annotated[Count, Option(help="Communication rounds.")] = None,
     seed: Seeds = None,
-    set_: Annotated[Several, Option("--set", help="A setting, NAME=VALUE; repeatable.")] = None,
+    set_: Annotated[
+        Several, Option("--set", help="A setting, NAME=VALUE or NAME=VALUE,…; repeatable.")
+    ] = None,
     model_set: Annotated[Several, Option(help="A model option, NAME=VALUE; repeatable.")] = None,
     variant: Annotated[Text, Option(help="printed, or released (the authors' code).")] = None,
     cell: Annotated[Text, Option(help="A table's cell: PAPER/TABLE/ROW/COLUMN.")] = None,
@@ -163,7 +165,8 @@ def _measure(
             if len(experiments) == 1:
                 raise
             failed.append(experiment.seed)
-            print(f"error: seed {experiment.seed}: {error}", file=sys.stderr)
+            which = "".join(f"{name}={value}, " for name, value in experiment.settings.items())
+            print(f"error: {which}seed {experiment.seed}: {error}", file=sys.stderr)
             continue
         done.append(record)
         print(_summary(record, path) + ("" if computed else _measured_before(record, path, how)))
