@@ -158,6 +158,8 @@ def _measure(
     paper = cell.paper if cell else ADHOC
     given: Any = {"out": out, "runtime": runtime, "progress": True}
     given |= {} if cell else {"stale": _by_other_code()}
+    first = experiments[0].settings
+    swept = [one for one in first if any(run.settings[one] != first[one] for run in experiments)]
     for experiment in experiments:
         try:
             record, path, computed = queue.measure(experiment, paper, **given)
@@ -165,7 +167,7 @@ def _measure(
             if len(experiments) == 1:
                 raise
             failed.append(experiment.seed)
-            which = "".join(f"{name}={value}, " for name, value in experiment.settings.items())
+            which = "".join(f"{name}={experiment.settings[name]}, " for name in swept)
             print(f"error: {which}seed {experiment.seed}: {error}", file=sys.stderr)
             continue
         done.append(record)
