@@ -53,10 +53,8 @@ def test_a_sweep_in_one_command_is_compared_and_drawn(capsys, tmp_path):
     plot = ["runs", str(tmp_path / "mine"), "--plot", str(tmp_path / "curves.svg"), "--by", "lr"]
     assert main(given) == main(plot) == 0
     said = capsys.readouterr().out.splitlines()
-    assert [line.split()[4] for line in said if line.startswith(" fedavg  digits")] == [
-        "0.05",
-        "0.1",
-    ] * 2
+    rows = [line.split() for line in said if line.split()[:2] == ["fedavg", "digits"]]
+    assert [row[4] for row in rows] == ["0.05", "0.1"] * 2
     assert "<svg" in (tmp_path / "curves.svg").read_text()
     for wrong, match in (
         (["--set", "lr=0.1,a"], "lr must be"),
