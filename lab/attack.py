@@ -164,7 +164,7 @@ def attack(
     """
     algorithm, known = algorithm.among(clients), Known.kept_at(kept, key)
     here, draws = Rng(seed).at("round", settings.round), Rng(seed).at("attack")
-    state, clients = _before(settings.round, algorithm, task, clients, seed, known, in_time)
+    state = _before(settings.round, algorithm, task, clients, seed, known, in_time)
     asked = aimed(select(clients, algorithm.schedule.active, here.at("select")), draws)
     masks = {
         id_: membership.draw(one.labels, settings.shadows, draws.at("shadows", id_))
@@ -198,8 +198,8 @@ def _before(
     seed: int,
     known: Known,
     in_time: Callable[[], bool],
-) -> tuple[State, Sequence[Client]]:
-    """The server's state before a round, and clients that remember what they do then. Raises
+) -> State:
+    """The server's state before a round, with clients that remember what they do then. Raises
     OutOfTime where there was no time for all rounds before it.
     """
     state = algorithm.initialise(task, Rng(seed).at("initialise"))
@@ -208,10 +208,9 @@ def _before(
     for _ in range(number - 1):
         if not in_time():
             raise OutOfTime
-        result = next(results)
-        state, clients = result.state, result.clients
+        state = next(results).state
         known.save()  # the time that it took
-    return state, clients
+    return state
 
 
 @attrs.define(eq=False)

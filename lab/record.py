@@ -15,7 +15,6 @@ import attrs
 from pydantic_core import from_json
 
 from core import data
-from core.checks import shown_briefly
 from core.data import partition
 from core.data.auxiliary import FRAMED_DIGITS, PHOTOGRAPHS
 from core.errors import InputError, brief
@@ -37,7 +36,7 @@ LARGEST = 2**24
 MEND = "delete it and measure the run again, or bring it back with git checkout"
 
 
-@attrs.define(field_transformer=shown_briefly)
+@attrs.define
 class Record:
     """One measured run.
 

@@ -204,11 +204,12 @@ class Lesson:
         goes through.
         """
         experiment = self.experiment(algorithm, **settings)
+        people = list(lab.make_clients(experiment, self.task) if clients is None else clients)
         record, results = lab.new_record(experiment, self.task), []
-        for result in lab.rounds(experiment, task=self.task, clients=clients):
+        for result in lab.rounds(experiment, task=self.task, clients=people):
             record.add(result)
             results.append(result)
-        return Run(experiment, record, results, list(results[-1].clients))
+        return Run(experiment, record, results, people)
 
     def start(self, algorithm: str | None = None, **settings: Any) -> State:
         """The server's state before the first round of `run` with the same arguments."""

@@ -22,6 +22,7 @@ import torch
 from core.errors import InputError
 from core.federation import (
     Algorithm,
+    Client,
     Field,
     Ledger,
     Message,
@@ -47,33 +48,34 @@ from tests.algorithms.watching import contents, differences, watch
 # promises about a run
 
 
-def outcome(results: list[RoundResult]) -> dict[str, Any]:
+def outcome(results: list[RoundResult], clients: list[Client]) -> dict[str, Any]:
     """Return all that must be the same in another run: not the time that it took."""
     last = results[-1]
     rows = [result.row() | {"seconds": None} for result in results]
     traffic = [{way: entry[way] for way in ("up", "down")} for entry in last.ledger.rounds]
-    memories = {str(client.id): dict(client.memory) for client in last.clients if len(client)}
+    memories = {str(client.id): dict(client.memory) for client in clients}
     return dict(contents({"rows": rows, "traffic": traffic, "memory": memories})) | dict(
         contents(last.state)
     )
 
 
-def resumes_bit_for_bit(subject: Subject) -> None:
-    """Killed after every round, it goes on from the file alone as if nothing had happened."""
-    whole = watch(subject)
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(1, ROUNDS + 1):
-            checkpoint = Path(folder) / "checkpoint"
-            running = subject.run(crowd(subject.task_kind), checkpoint=checkpoint)
-            results = [next(running) for _ in range(number)]
-            running.close()
-    assert not differences(outcome(whole.results), outcome(results))
+@attrs.frozen(eq=False)
+class Again:
+    """Another run with the same seed."""
+
+    results: list[RoundResult]
+    clients: list[Client]
+    #: how many steps of how many a listener was told of
+    stages: list[tuple[int, int]]
+    #: whether the global generators are as they were before
+    still: bool
 
 
 @functools.cache
-def second(subject: Subject) -> tuple[list[RoundResult], list[tuple[int, int]], bool]:
-    """Another run, to which somebody listens: its results, how many steps of how many were done in what
-    was told, and whether the global generators, which begin elsewhere, stay as they are.
+def again(subject: Subject) -> Again:
+    """Run the subject once more, with all different that must not matter: it is killed after every
+    round and goes on from the file alone, the client without data is not there, somebody listens, and
+    the global generators begin elsewhere.
     """
     stages = list[tuple[int, int]]()
 
@@ -83,22 +85,35 @@ def second(subject: Subject) -> tuple[list[RoundResult], list[tuple[int, int]], 
     torch.manual_seed(1)
     random.seed(1)
     before = torch.random.get_rng_state(), random.getstate()
-    with listening(tell):
-        results = list(subject.run(crowd(subject.task_kind)))
+    with listening(tell), tempfile.TemporaryDirectory() as folder:
+        for number in range(1, ROUNDS + 1):
+            clients = [client for client in crowd(subject.task_kind) if len(client)]
+            running = subject.run(clients, checkpoint=Path(folder) / "checkpoint")
+            results = [next(running) for _ in range(number)]
+            running.close()
     still = torch.equal(before[0], torch.random.get_rng_state()) and before[1] == random.getstate()
-    return results, stages, still
+    return Again(results, clients, stages, still)
+
+
+def resumes_bit_for_bit(subject: Subject) -> None:
+    """Nothing but the seed decides the result: see `again`."""
+    whole, other = watch(subject), again(subject)
+    clients = [client for client in whole.clients if client.id != EMPTY]
+    assert not differences(outcome(whole.results, clients), outcome(other.results, other.clients))
 
 
 def one_seed_is_one_result(subject: Subject) -> None:
-    """All numbers come from the seed: the global generators are neither read nor moved."""
-    whole, (again, _, still) = watch(subject), second(subject)
-    assert still, "a global generator was used"
-    assert not differences(outcome(whole.results), outcome(again))
-    other = next(subject.run(crowd(subject.task_kind), seed=SEED + 1))
-    assert differences(other.state.tensors, whole.results[0].state.tensors), "the seed is not used"
+    """All numbers come from the seed: the global generators are neither read nor moved, and another seed
+    gives other networks.
+    """
+    first = watch(subject).results[0].state.tensors
+    assert again(subject).still, "a global generator was used"
     ours, others = (
         subject.new().initialise(task(subject.task_kind), Rng(seed)) for seed in (SEED, SEED + 1)
     )
+    if not differences(ours, others):  # all that is learnt is with the clients
+        other = next(subject.run(crowd(subject.task_kind), seed=SEED + 1)).state.tensors
+        assert differences(other, first), "the seed is not used"
     assert "seed" not in ours.meta or ours.meta["seed"] != others.meta["seed"]
     names = [name for name in ours.tensors if "parameters/" in name]
     for part in {name.split("parameters/")[0] for name in names}:
@@ -108,19 +123,16 @@ def one_seed_is_one_result(subject: Subject) -> None:
 
 
 def a_listener_hears_of_loops(subject: Subject) -> None:
-    """Whoever shows a run hears how far it is within a round, and changes nothing."""
-    whole, (again, stages, _) = watch(subject), second(subject)
+    """Whoever shows a run hears how far it is within a round."""
+    stages = again(subject).stages
     assert any(0 < done < total for done, total in stages), "no loop of a round is counted"
     assert all(done < total for done, total in stages), "a loop has more steps than it said"
-    assert not differences(outcome(whole.results), outcome(again))
 
 
 def an_empty_client_takes_no_part(subject: Subject) -> None:
-    """Without it all goes as with it, and nobody hears of it."""
-    whole, others = watch(subject), [client for client in crowd(subject.task_kind) if len(client)]
-    without = list(subject.run(others))
-    assert not differences(outcome(whole.results), outcome(without))
-    assert not whole.results[-1].clients[EMPTY].memory
+    """Nobody hears of it; without it the result is the same, see `again`."""
+    whole = watch(subject)
+    assert not whole.clients[EMPTY].memory
     assert EMPTY not in {id_ for *_, id_ in whole.checked}
 
 
@@ -139,13 +151,14 @@ def hard_clients_are_served(subject: Subject) -> None:
 
 
 def alone_equals_batched(subject: Subject) -> None:
-    """A client answers the same by itself and in one program with others, and in whatever order.
+    """A client answers each call the same by itself and in one program with others, and in whatever
+    order.
 
     8-bit images within one grey level, and nearly all equal; the rest as close as sums of float32
     in another order are.
     """
     pairs = watch(subject).alone
-    assert pairs or "client_update" not in subject.kind.remote_calls
+    assert pairs or not subject.kind.remote_calls
     for id_, batched, alone in pairs:
         assert batched.keys() == alone.keys(), id_
         for name, value in batched.items():
@@ -190,7 +203,7 @@ def nothing_private_is_sent(subject: Subject) -> None:
 
 
 #: settings that several methods share, and another value of each
-SHARED = {"class_weights": "balanced", "aggregation": "median"}
+SHARED = {"class_weights": "balanced", "aggregation": "median", "order": "by_class"}
 
 
 def shared_settings_are_heeded(subject: Subject) -> None:
@@ -202,14 +215,15 @@ def shared_settings_are_heeded(subject: Subject) -> None:
         return [w.detach() for each in models for w in each.parameters()]
 
     for name, value in SHARED.items():
-        dense = name == "class_weights" and subject.task_kind != "classification"
-        if not hasattr(subject.settings, name) or dense:
+        dense = name != "aggregation" and subject.task_kind != "classification"
+        if getattr(subject.settings, name, value) == value or dense:
             continue
         try:
             settings = attrs.evolve(subject.settings, **{name: value})
-        except InputError:  # this way through the algorithm has nothing to average
+            other = attrs.evolve(subject, settings=settings)
+            other.new()
+        except InputError:  # this way through the algorithm says that it cannot
             continue
-        other = attrs.evolve(subject, settings=settings)
         pairs = zip(watch(subject).results, other.run(crowd(subject.task_kind)), strict=True)
         assert any(
             not all(map(torch.equal, *(parameters(subject.new(), result) for result in pair)))
@@ -220,76 +234,51 @@ def shared_settings_are_heeded(subject: Subject) -> None:
 # hostile uploads
 
 
-def _with(message: Message, name: str, value: Any) -> Message:
-    return Message({**message.tensors, name: value}, message.meta)
-
-
-def _first(tensor: torch.Tensor, value: float) -> torch.Tensor:
-    """A tensor whose first number is another one."""
-    spoilt = tensor.clone(memory_format=torch.contiguous_format)
-    spoilt.view(-1)[0] = value
-    return spoilt
-
-
-def _longer(shape: list[int], axis: int, by: int = 1) -> list[int]:
-    return [length + by * (axis == number) for number, length in enumerate(shape)]
-
-
-def hostile_tensors(name: str, tensor: torch.Tensor, field: Field) -> Iterator[tuple[str, Any]]:
-    """Spoilt copies of a tensor, with a word for each."""
-    shape = list(tensor.shape)
-    yield "another dtype", tensor.to(torch.int64 if tensor.is_floating_point() else torch.float32)
-    yield "a wider dtype", tensor.to(torch.float64)
-    yield "one dimension more", tensor[None]
+def spoilt_tensors(name: str, tensor: torch.Tensor, field: Field) -> Iterator[torch.Tensor]:
+    """Copies of a tensor of another dtype or shape, or with a number that the field does not allow."""
+    floating = tensor.is_floating_point()
+    yield tensor.to(torch.int64 if floating else torch.float32)
+    yield tensor.to(torch.float64)
+    yield tensor[None]
     for axis, length in enumerate(field.shape):
-        rows = (
-            _longer(shape, axis)
-            if length is not None
-            else [field.most + 1 if axis == number else n for number, n in enumerate(shape)]
-        )
-        yield f"too long along {axis}", tensor.new_zeros(()).expand(rows)
-        if length is None and field.least:
-            yield f"too few along {axis}", tensor[: field.least - 1]
-        if length:
-            yield f"too short along {axis}", tensor.new_zeros(_longer(shape, axis, -1))
-    if not tensor.numel():
-        return
-    if tensor.is_floating_point():
-        for value in (math.nan, math.inf, -math.inf):
-            yield f"{value}", _first(tensor, value)
-    for bound, step in ((field.low, -1), (field.high, 1)):
-        if math.isfinite(bound) and (tensor.is_floating_point() or tensor.dtype != torch.uint8):
-            yield f"{bound + step}", _first(tensor, bound + step)
-    if tensor.dtype == torch.int64:  # a number of samples or a label
-        yield "-1", _first(tensor, -1)
-    if name.endswith(("labels", "classes")) and field.shape == (None,):
-        yield "no class", _first(tensor, 10)
+        least, most = (field.least, field.most) if length is None else (length, length)
+        for wrong in (least - 1, most + 1):
+            if wrong >= 0:
+                shape = [*tensor.shape[:axis], wrong, *tensor.shape[axis + 1 :]]
+                yield tensor.new_zeros(()).expand(shape)
+    numbers = [field.low - 1, field.high + 1]
+    if floating:
+        numbers += [math.nan, math.inf, -math.inf]
+    elif name.endswith(("labels", "classes")) and field.shape == (None,):
+        numbers += [10]
+    for number in numbers if tensor.numel() else ():
+        limits = torch.finfo(tensor.dtype) if floating else torch.iinfo(tensor.dtype)
+        if floating or limits.min <= number <= limits.max:
+            spoilt = tensor.clone(memory_format=torch.contiguous_format)
+            spoilt.view(-1)[0] = number
+            yield spoilt
 
 
-def hostile_numbers(field: Field) -> list[Any]:
-    """Values of `meta` that no field allows, and those beyond its bounds."""
-    beyond = [b + s for b, s in ((field.low, -1), (field.high, 1)) if math.isfinite(b)]
-    return [math.nan, math.inf, "12", None, True, [1], *beyond]
-
-
-def hostile(message: Message, tensors: Mapping, meta: Mapping) -> Iterator[tuple[str, str, Any]]:
-    """What is wrong, the name that the refusal must say, and the spoilt message."""
-    for name, field in tensors.items():
-        rest = {key: value for key, value in message.tensors.items() if key != name}
-        yield "missing", name, Message(rest, message.meta)
-        for word, value in hostile_tensors(name, message.tensors[name], field):
-            yield word, name, _with(message, name, value)
+def hostile(message: Message, tensors: Mapping, meta: Mapping) -> Iterator[tuple[str, Message]]:
+    """The name that a refusal must say, and a spoilt message."""
     rows = [name for name, field in tensors.items() if field.shape[:1] == (None,)]
-    for name in rows:
-        if len(rows) > 1 and len(message.tensors[name]):
-            yield "a row less", name, _with(message, name, message.tensors[name][1:])
-    yield "extra", "more", _with(message, "more", torch.zeros(1))
+    for name, field in tensors.items():
+        own = message.tensors[name]
+        for value in spoilt_tensors(name, own, field):
+            yield name, Message({**message.tensors, name: value}, message.meta)
+        if name in rows and len(rows) > 1 and len(own):
+            yield name, Message({**message.tensors, name: own[1:]}, message.meta)
     for name, field in meta.items():
-        rest = {key: value for key, value in message.meta.items() if key != name}
-        yield "missing", name, Message(message.tensors, rest)
-        for value in hostile_numbers(field):
-            yield repr(value), name, Message(message.tensors, message.meta | {name: value})
-    yield "extra", "more", Message(message.tensors, message.meta | {"more": 1})
+        beyond = [b + s for b, s in ((field.low, -1), (field.high, 1)) if math.isfinite(b)]
+        for value in (math.nan, math.inf, "12", None, True, [1], *beyond):
+            yield name, Message(message.tensors, message.meta | {name: value})
+    yield "more", Message({**message.tensors, "more": torch.zeros(1)}, message.meta)
+    yield "more", Message(message.tensors, message.meta | {"more": 1})
+    for part in ("tensors", "meta"):
+        for name in getattr(message, part):
+            parts = {"tensors": dict(message.tensors), "meta": dict(message.meta)}
+            del parts[part][name]
+            yield name, Message(**parts)
 
 
 def hostile_uploads_are_refused(subject: Subject) -> None:
@@ -305,14 +294,14 @@ def hostile_uploads_are_refused(subject: Subject) -> None:
     for message, tensors, meta, id_ in seen.checked:
         forms.setdefault(tuple(sorted({**tensors, **meta})), (message, tensors, meta, id_))
     for message, tensors, meta, id_ in forms.values():
-        for word, name, spoilt in hostile(message, tensors, meta):
+        samples = {id_: len(seen.clients[id_])}
+        for name, spoilt in hostile(message, tensors, meta):
             try:
-                known = {id_: len(seen.clients[id_])}
-                validate_uploads([(id_, spoilt)], (tensors, meta), known, Ledger.aside())
+                validate_uploads([(id_, spoilt)], (tensors, meta), samples, Ledger.aside())
             except UploadError as error:
-                assert f"client {id_} " in str(error) and repr(name) in str(error), (word, error)
+                assert f"client {id_} " in str(error) and repr(name) in str(error), error
             else:
-                raise AssertionError(f"{name}, {word}: accepted")
+                raise AssertionError(f"{spoilt.tensors.get(name, spoilt.meta.get(name))}: accepted")
 
 
 def no_upload_gets_by_its_form(subject: Subject) -> None:

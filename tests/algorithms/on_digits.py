@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
+import torch
 
 from core.federation import Algorithm, Client, Ledger, Message, RoundResult, State, Task
 from core.rng import Rng
 from lab import Experiment, rounds
+
+#: of methods that condense once, at random networks
+ONE_SHOT = {
+    "images_per_class": 1,
+    "iterations": 3,
+    "real_batch": 8,
+    "encoder_width": 4,
+    "encoder_depth": 2,
+    "augmentation": "none",
+}
 
 
 def on_digits(
@@ -48,3 +59,9 @@ def after_rounds(
         ledger.open_round()
         state = algorithm.round(state, clients, ledger, Rng(t))
     return state, ledger
+
+
+def first_images(algorithm: Algorithm, task: Task, clients: Sequence[Client]) -> torch.Tensor:
+    """What the first of some clients sends in the first round, as whole numbers."""
+    state = algorithm.initialise(task, Rng(0))
+    return uploads_of(algorithm, state, clients[:1], Rng(3))[clients[0].id].tensors["images"].int()

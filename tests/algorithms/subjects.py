@@ -20,6 +20,7 @@ SMALL: dict[str, Any] = {
     "batch_size": 16,
     "iterations": 2,
     "inner_steps": 2,
+    "inner_batch": 8,
     "images_per_class": 2,
     "ipc": 2,
     "min_images": 2,
@@ -60,12 +61,10 @@ def needs(library: str, **settings: Any) -> list[dict[str, Any]]:
 #: ways through an algorithm, each a subject of its own
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dc": [{"init": "real"}],
-    "desa": [{}, {"estimator": "expectation"}],
-    "dfrd": [{}, {"variant": "released"}],
-    "dm": [{}, {"init": "real_average"}],
+    "dfrd": [{"student_steps": 2}, {"variant": "released", "student_steps": 2}],
     "feddf": [{"check_every": 1}],
     "feddistill": [{"tracking": "run"}, {"sharing": "logits"}],
-    "feddm": [{}, {"estimator": "expectation"}, {"candidates": 4, "clip_norm": 0.5, "rho": 0}],
+    "feddm": [{}, {"estimator": "expectation", "candidates": 4, "clip_norm": 0.5}],
     "fediod": [
         {},
         {"task_kind": "segmentation", "pretrain_steps": 1},
@@ -77,10 +76,9 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         *needs("opacus", private=True, protects="upload", local_rounds=2),
     ],
     "fedmd": [{}, {"tested": "clients"}],
-    "fedmk": [{}, *needs("ot", compare_size=1)],
+    "fedmk": needs("ot", compare_size=1) or [{}],
     "fedvck": [
-        {},
-        {"candidates": 7, "statistics": "running", "clip_norm": 0.5, "tell_loss": True},
+        {"tell_loss": True},
         {"candidates": 7, "estimator": "expectation", "batches": "sliding", "keep_rounds": 2},
         {"estimator": "feature_bank", "kernel": "gaussian", "wo_latent": True},
         {"variant": "released"},
@@ -150,7 +148,7 @@ def task(learns: str = "classification") -> Task:
     """Digits and a narrow network; where every pixel has an answer, drawings and a narrow U-Net."""
     if learns == "classification":
         return Task(data.load("digits"), "convnet", {"width": 4}, Runtime())
-    return task_of(data.load(DRAWN[learns]), "unet", {"width": 4})
+    return task_of(data.load(DRAWN[learns]), "unet", {"width": 2})
 
 
 def on_a_gpu(learns: str, *parts: slice) -> tuple[Task, list[Client]]:

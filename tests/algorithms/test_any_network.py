@@ -9,7 +9,9 @@ from core.federation import check_serves, rounds
 from tests.algorithms.subjects import crowd, subjects, task
 
 SUBJECTS = {
-    name: subject for name, subject in subjects().items() if subject.task_kind == "classification"
+    subject.name: subject
+    for subject in subjects().values()
+    if subject.task_kind == "classification"
 }
 
 

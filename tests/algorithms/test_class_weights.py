@@ -6,12 +6,10 @@ import torch
 from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight
 
-from core import algorithms
 from core.errors import InputError
-from core.federation import Client, Schedule, SupervisedTraining
-from core.rng import Rng
+from core.federation import SupervisedTraining
 from lab import make_task
-from tests.algorithms.on_digits import on_digits, uploads_of
+from tests.algorithms.on_digits import on_digits
 from tests.algorithms.on_drawings import on_nuclei
 
 BALANCED = SupervisedTraining(class_weights="balanced")
@@ -71,19 +69,3 @@ def test_what_is_no_classification_has_no_classes_to_weigh():
     dense = make_task(on_nuclei("fedavg", {}))
     with pytest.raises(InputError, match="class_weights must be none"):
         BALANCED.data_loss(dense, torch.zeros(1, dtype=torch.int64))
-
-
-def test_a_rare_class_is_found_more_often(task):
-    """Ones among eights, one in ten: by networks that begin with the same weights."""
-    train, test = task.dataset.train, task.dataset.test
-    ones, eights = (train.labels.eq(digit).nonzero().flatten() for digit in (1, 8))
-    rows = torch.cat([ones[:10], eights[:90]])
-    client = Client(0, task, train.images[rows], train.labels[rows])
-    recall = {}
-    for class_weights in ("none", "balanced"):
-        settings = {"class_weights": class_weights, "local_steps": 20, "batch_size": 100}
-        method = algorithms.create("fedavg", settings, schedule=Schedule(clients=1))
-        answer = uploads_of(method, method.initialise(task, Rng(0)), [client], Rng(0))[0]
-        outputs = task.outputs(task.model_from(answer.tensors), test.images[test.labels.eq(1)])
-        recall[class_weights] = task.predict(outputs).eq(1).double().mean().item()
-    assert recall["balanced"] > recall["none"] + 0.2

@@ -11,11 +11,15 @@ from core.algorithms import fedvck
 from core.baselines import fedavg, fedprox, moon
 from core.errors import InputError
 from core.federation import Ledger, Message, loop, validate_uploads
+from core.rng import Rng
+from lab import make_task
 
 pytest.register_assert_rewrite("tests.algorithms.contract")
 
 from tests.algorithms.contract import PROMISES  # noqa: E402
-from tests.algorithms.subjects import Subject, subjects, tiny  # noqa: E402
+from tests.algorithms.on_digits import on_digits  # noqa: E402
+from tests.algorithms.on_drawings import on_heads, on_nuclei  # noqa: E402
+from tests.algorithms.subjects import Subject, needs, subjects, tiny  # noqa: E402
 
 SUBJECTS = subjects()
 
@@ -44,33 +48,12 @@ class Forgetful(fedavg.FedAvg):
         return attrs.evolve(new, meta={"rounds": self.rounds_so_far})
 
 
-class Amnesiac(moon.MOON):
-    """Keeps what a client remembers where no checkpoint finds it."""
-
-    def client_update(self, client, message, rng):
-        self.kept = getattr(self, "kept", {})
-        client.memory = self.kept.get(client.id, {})
-        answer = super().client_update(client, message, rng)
-        self.kept[client.id], client.memory = client.memory, {}
-        return answer
-
-
 class Global(fedavg.FedAvg):
     """Draws from torch's global generator."""
 
     def server_update(self, state, uploads, rng):
         new = super().server_update(state, uploads, rng)
         return attrs.evolve(new, meta={"luck": float(torch.rand(()))})
-
-
-class Seedless(fedavg.FedAvg):
-    """Draws the same whatever the seed is."""
-
-    def initialise(self, task, rng):
-        return super().initialise(task, type(rng)(0))
-
-    def client_update(self, client, message, rng):
-        return super().client_update(client, message, type(rng)(0))
 
 
 class Preset(fedavg.FedAvg):
@@ -98,32 +81,12 @@ class Sociable(fedavg.FedAvg):
         return answers
 
 
-class Disorderly(fedavg.FedAvg):
-    """A client's answer depends on who answered before it."""
-
-    answered = 0
-
-    def client_update(self, client, message, rng):
-        self.answered += 1
-        return super().client_update(client, message, rng.at(self.answered))
-
-
 class Reckless(fedavg.FedAvg):
     """Divides by the number of samples of a class."""
 
     def server_update(self, state, uploads, rng):
         new = super().server_update(state, uploads, rng)
         return attrs.evolve(new, tensors=new.tensors | {"share": torch.ones(10) / torch.arange(10)})
-
-
-class Boastful(fedvck.FedVCK):
-    """Calls its images what nobody has."""
-
-    def client_updates(self, clients, messages, rngs):
-        answers = super().client_updates(clients, messages, rngs)
-        for answer in answers.values():
-            answer.tensors["labels"].fill_(9)
-        return answers
 
 
 class InPlace(fedavg.FedAvg):
@@ -134,15 +97,6 @@ class InPlace(fedavg.FedAvg):
         for name, value in new.tensors.items():
             state.tensors[name].copy_(value)
         return state
-
-
-class InMessage(fedavg.FedAvg):
-    """Trains in the tensors that the server sent to all."""
-
-    def client_update(self, client, message, rng):
-        answer = super().client_update(client, message, rng)
-        message.tensors["parameters/classifier.bias"].add_(1)
-        return answer
 
 
 class Secretive(fedavg.FedAvg):
@@ -156,16 +110,6 @@ class Secretive(fedavg.FedAvg):
             known = {client.id: len(client) for client in clients}
             ledger.count("up", validate_uploads([(id_, answer)], form, known, Ledger.aside())[id_])
         return self.server_update(state, answers, rng)
-
-
-class Thrifty(fedavg.FedAvg):
-    """Enters a half of what crosses."""
-
-    def round(self, state, clients, ledger, rng):
-        new = super().round(state, clients, ledger, rng)
-        for entry in ledger.rounds[-1]["up"], ledger.rounds[-1]["down"]:
-            entry["parameters"] //= 2
-        return new
 
 
 class Gossip(moon.MOON):
@@ -183,33 +127,12 @@ class Gossip(moon.MOON):
         return Message(message.tensors | heard)
 
 
-class Naive(fedvck.FedVCK):
-    """Sends real images for condensed ones."""
-
-    def client_updates(self, clients, messages, rngs):
-        answers = super().client_updates(clients, messages, rngs)
-        for client in clients:
-            images = answers[client.id].tensors["images"]
-            images[:1] = client.images[:1]
-        return answers
-
-
 class Heedless(fedavg.FedAvg):
     """Averages by samples, whatever rule is set."""
 
     def server_update(self, state, uploads, rng):
         mean = fedavg.FedAvg(attrs.evolve(self.settings, aggregation="mean"), self.schedule)
         return mean.server_update(state, uploads, rng)
-
-
-class Trusting(fedavg.FedAvg):
-    """Takes what comes."""
-
-    def round(self, state, clients, ledger, rng):
-        messages = {c.id: ledger.count("down", self.broadcast(state, c.id)) for c in clients}
-        answers = self.at_clients("client_update", clients, messages, rng, ({}, {}))
-        uploads = {id_: ledger.count("up", answer) for id_, answer in answers.items()}
-        return self.server_update(state, uploads, rng)
 
 
 class Lenient(fedvck.FedVCK):
@@ -230,23 +153,15 @@ class Unchecked(fedprox.FedProx):
 
 BROKEN = {
     Forgetful: "resumes_bit_for_bit",
-    Amnesiac: "resumes_bit_for_bit",
     Global: "one_seed_is_one_result",
-    Seedless: "one_seed_is_one_result",
     Preset: "one_seed_is_one_result",
     Quiet: "a_listener_hears_of_loops",
     Reckless: "hard_clients_are_served",
-    Boastful: "hard_clients_are_served",
     Sociable: "alone_equals_batched",
-    Disorderly: "alone_equals_batched",
     InPlace: "nothing_given_is_changed",
-    InMessage: "nothing_given_is_changed",
     Secretive: "bytes_are_those_of_the_tensors",
-    Thrifty: "bytes_are_those_of_the_tensors",
     Gossip: "nothing_private_is_sent",
-    Naive: "nothing_private_is_sent",
     Heedless: "shared_settings_are_heeded",
-    Trusting: "hostile_uploads_are_refused",
     Lenient: "hostile_uploads_are_refused",
     Unchecked: "bad_settings_are_answered",
 }
@@ -300,9 +215,13 @@ REFUSED = [
     ("fedvck", {"augmentation": 3}, {"server_augmentation": "color_turn"}, {"alpha": 1.5}),
     ("fedvck", {"candidates": 0}, {"negatives": 0}, {"temperature": 0}, {"warm_start": "yes"}),
     ("fedvck", {"keep_rounds": 0}, {"wire": "float16"}, {"first_model": "mine"}, {"b": 110}),
+    ("fedvck", {"replacement": False}, {"replacement": False, "wo_pw": True, "batches": "sliding"}),
     ("gddfl", {"shift": "printed"}, {"shift_probability": 1.5}, {"shift_layer": 4}),
+    ("gddfl", {"encoders": "two", "shift_layer": 1}, {"encoders": "two", "shift": "as_printed"}),
     ("moon", {"temperature": 0.0}, {"projection": 2.5}),
     ("random_selection", {"iterations": 3}),
+    # a control variate would be of another size
+    ("scaffold", {"momentum": 0.9}),
 ]
 
 
@@ -312,6 +231,40 @@ REFUSED = [
 def test_a_value_out_of_bounds_is_refused(name, settings):
     with pytest.raises(InputError, match=next(iter(settings))):
         algorithms.create(name, settings)
+
+
+NARROW, RESIDUAL, TYPO = {"width": 2}, {"model": "resnet8"}, {"model": "convnet", "widht": 4}
+#: what an experiment cannot be, by its data or by its other settings
+CANNOT = [
+    (on_nuclei("asyndgan", {"local_augmentation": "crop_flip"}), "set local_augmentation to none"),
+    (on_nuclei("asyndgan", {"discriminator_layers": 4}), "32x32 at most 3 times"),
+    (on_heads("fedad", {}, evaluate_on="val"), "cannot test it"),
+    (on_nuclei("fedavg", {"order": "by_class"}), "order must not be by_class: .* has no classes"),
+    (on_digits("feddf", {"auxiliary": "digits"}), "another data set"),
+    # maps would cross as they are
+    (on_nuclei("fediod", {"private": True, "importance": "class_ratio"}), "private must be off"),
+    (on_nuclei("fediod", {"teacher_models": [{"model": "unet"} | NARROW, RESIDUAL]}), "each pixel"),
+    (on_digits("fediod", {"teacher_models": [{"model": "convnet"}, TYPO]}), "widht"),
+    # of one channel the softmax is one: nothing would be learned
+    (on_heads("fediod", {"tau": 4.0}), "tau must be null"),
+    (
+        on_heads("fediod", dict.fromkeys(("gan", "uniqueness", "mimic", "perceptual"), 0.0)),
+        "one of gan, uniqueness",
+    ),
+    # no teacher would ever answer
+    (on_digits("fedkd", {"local_rounds": 3}), "local_rounds must be at most 2"),
+    *(
+        [(on_digits("fedkd", {"private": True, "epsilon": 0.001}), "does not buy one answer")]
+        if needs("opacus")
+        else []
+    ),
+]
+
+
+@pytest.mark.parametrize(("experiment", "reason"), CANNOT, ids=[reason for _, reason in CANNOT])
+def test_what_cannot_be_is_refused_before_the_first_round(experiment, reason):
+    with pytest.raises(InputError, match=reason):
+        experiment.new_algorithm().initialise(make_task(experiment), Rng(0))
 
 
 def test_an_unknown_algorithm_is_refused():

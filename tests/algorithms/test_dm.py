@@ -1,27 +1,17 @@
 """DM: another random network in every iteration, and the step in closed form."""
 
-import attrs
 import pytest
 import torch
 
 from core import algorithms
 from core.condensation import LatentEncoder, augment
-from core.condensation.engine import condense
 from core.families import condensing
 from core.federation import Client
 from core.models import initialise
 from core.rng import Rng
-from lab import Experiment
+from tests.algorithms.on_digits import ONE_SHOT, on_digits
 
-SMALL = {
-    "images_per_class": 1,
-    "iterations": 3,
-    "real_batch": 8,
-    "encoder_width": 4,
-    "encoder_depth": 2,
-    "augmentation": "none",
-}
-TINY = Experiment(algorithm="dm", dataset="digits", model_options={"width": 8}, clients=2, rounds=1)
+TINY = on_digits("dm", clients=2)
 
 
 @pytest.fixture
@@ -29,7 +19,7 @@ def pieces(task, clients):
     """A function of settings that gives the algorithm, real images, random streams and a start."""
 
     def make(**more):
-        rngs, algorithm = [Rng(1), Rng(2)], algorithms.create("dm", SMALL | more)
+        rngs, algorithm = [Rng(1), Rng(2)], algorithms.create("dm", ONE_SHOT | more)
         real, _ = condensing.gather(clients, rngs)
         number = algorithm.settings.images_per_class
         group = torch.arange(real.groups).repeat_interleave(number)
@@ -44,15 +34,6 @@ def drawn(algorithm, task, number):
     encoder = LatentEncoder(algorithm.settings.encoder(task, Rng(0)))
     initialise(encoder.model, Rng(7).at("network", number))
     return encoder.model
-
-
-def test_the_defaults_are_those_of_the_authors_code():
-    settings = algorithms.create("dm").settings
-    assert (settings.iterations, settings.real_batch) == (20_000, 256)
-    assert (settings.image_lr, settings.image_momentum) == (1, 0.5)
-    released = algorithms.create("dm", variant="released").settings
-    assert (settings.init, settings.replacement) == ("noise", True)
-    assert (released.init, released.replacement) == ("real", False)
 
 
 def test_every_iteration_matches_mean_features_at_another_random_network(task, pieces):
@@ -83,24 +64,6 @@ def test_every_iteration_matches_mean_features_at_another_random_network(task, p
     assert not torch.equal(weights[0], weights[1])
 
 
-def test_stored_features_are_matched_at_their_own_random_network(task, pieces):
-    """A pool of two: the third step has the first network again, on both sides."""
-    algorithm, real, rngs, start = pieces()
-    objective = algorithm.matching_objective(task, real, Rng(7), rngs)
-    stored = {"estimator": "expectation", "pool": 2, "image_momentum": 0.0}
-    objective = attrs.evolve(objective, settings=attrs.evolve(objective.settings, **stored))
-    s, group = start.flatten(0, 1), torch.arange(real.groups)
-    images, _ = condense(objective, s, group)
-    for number in (0, 1, 0):
-        model = drawn(algorithm, task, number)
-        features = model.embed(task.inputs(real.images))
-        means = torch.stack([features[real.group == g].mean(0) for g in group])
-        s = s.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad((model.embed(s) - means).square().sum(), s)
-        s = s - 1.0 * gradient
-    torch.testing.assert_close(images, s.detach(), rtol=1e-3, atol=1e-4)
-
-
 @pytest.mark.parametrize("replacement", [False, True])
 def test_batches_without_replacement_hold_different_images(task, pieces, replacement):
     """As in the authors' code, and each of its own group; with replacement some come twice."""
@@ -121,7 +84,7 @@ def test_the_record_says_which_uploads_are_images_of_a_client(task, name, init):
     train = task.dataset.train
     rows = [(train.labels == c).nonzero()[:n, 0] for c, n in enumerate((1, 8))]
     few = Client(0, task, train.images[torch.cat(rows)], train.labels[torch.cat(rows)])
-    settings = SMALL | {"init": init, "image_lr": 5.0 if name == "dm" else 0.1}
+    settings = ONE_SHOT | {"init": init, "image_lr": 5.0 if name == "dm" else 0.1}
     algorithm = algorithms.create(name, settings)
     state = algorithm.initialise(task, Rng(0))
     upload = algorithm.client_update(few, algorithm.broadcast(state, 0), Rng(1))

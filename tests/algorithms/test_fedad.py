@@ -125,8 +125,3 @@ def test_without_public_images_it_says_so(task):
     bare = attrs.evolve(task, dataset=attrs.evolve(task.dataset, val=task.dataset.val.rows(NONE)))
     with pytest.raises(InputError, match="mri_drawn has no validation images"):
         TINY.new_algorithm().initialise(bare, R)
-
-
-def test_it_is_not_tested_on_the_images_that_it_distils_on(task):
-    with pytest.raises(InputError, match="cannot test it"):
-        attrs.evolve(TINY, evaluate_on="val").new_algorithm().initialise(task, R)

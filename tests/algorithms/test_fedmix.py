@@ -13,7 +13,6 @@ from core.baselines.fedmix import averages, mixup_loss
 from core.federation import Client, Message
 from core.models import initialise
 from core.rng import Rng
-from lab import rounds
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits("fedmix", {"local_steps": 2, "batch_size": 16}, clients=4, rounds=3)
@@ -139,12 +138,6 @@ def test_every_image_is_in_one_average_and_none_in_too_small_a_group(
         torch.testing.assert_close(shares, row / row.sum())
 
 
-def test_a_single_image_does_not_leave_its_client(task, clients):
-    one = attrs.evolve(clients[0], images=clients[0].images[:1], labels=clients[0].labels[:1])
-    result = next(rounds(attrs.evolve(TINY, rounds=1), task=task, clients=[one]))
-    assert result.ledger.total("up").get("averages", 0) == 0
-
-
 def test_who_was_away_is_sent_what_came_meanwhile(task):
     """Of three clients' averages, one got the first and then missed a round that brought two."""
     method = algorithms.create("fedmix")
@@ -165,27 +158,3 @@ def test_who_was_away_is_sent_what_came_meanwhile(task):
         return [n for n in range(3) if f"averages/{n}/labels" in names]
 
     assert [sent(id_) for id_ in range(4)] == [[1, 2], [], [], [0, 1, 2]]
-
-
-def rows(memory):
-    """How many averages a client remembers."""
-    return sum(len(value) for name, value in memory.items() if name.endswith("/labels"))
-
-
-def test_a_client_that_comes_late_gets_all_and_the_others_what_is_new(task, clients):
-    experiment = attrs.evolve(TINY, active=2, rounds=6)
-    sizes = {client.id: max(1, len(client) // 5) for client in clients}
-    sent: set[int] = set()
-    known: dict[int, int] = {}
-    for result in rounds(experiment, task=task, clients=clients):
-        entry = result.ledger.rounds[-1]
-        new = set(result.state.meta["averaged"]) - sent
-        sent |= new
-        taking_part = [c for c in clients if rows(c.memory) == sum(sizes[i] for i in sent)]
-        assert entry["up"].get("averages", 0) == 104 * sum(sizes[i] for i in new)
-        if new:
-            assert entry["down"]["averages"] == 104 * sum(
-                sum(sizes[i] for i in sent) - known.get(c.id, 0) for c in taking_part
-            )
-            known |= {c.id: sum(sizes[i] for i in sent) for c in taking_part}
-    assert len(sent) > 2

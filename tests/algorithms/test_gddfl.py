@@ -6,26 +6,13 @@ import torch
 
 from core import algorithms
 from core.baselines import dm
-from core.condensation.shift import shifted
-from core.errors import InputError
 from core.families.condensing import gather
 from core.models import initialise
 from core.rng import Rng
-from lab import Experiment
-from tests.algorithms.on_digits import uploads_of
+from tests.algorithms.on_digits import ONE_SHOT, first_images, on_digits, uploads_of
 
-SMALL = {
-    "images_per_class": 1,
-    "iterations": 3,
-    "real_batch": 8,
-    "encoder_width": 4,
-    "encoder_depth": 2,
-    "augmentation": "none",
-    "image_lr": 10.0,
-}
-TINY = Experiment(
-    algorithm="gddfl", dataset="digits", model_options={"width": 8}, clients=2, rounds=1
-)
+SMALL = ONE_SHOT | {"image_lr": 10.0}
+TINY = on_digits("gddfl", clients=2)
 
 
 def gddfl(**more):
@@ -33,9 +20,7 @@ def gddfl(**more):
 
 
 def uploaded(task, clients, name="gddfl", **more):
-    algorithm = algorithms.create(name, SMALL | more)
-    state = algorithm.initialise(task, Rng(0))
-    return uploads_of(algorithm, state, clients[:1], Rng(3))[0].tensors["images"].int()
+    return first_images(algorithms.create(name, SMALL | more), task, clients)
 
 
 def test_the_budget_of_the_paper():
@@ -69,29 +54,6 @@ def test_both_networks_are_drawn_anew_where_they_are_fresh(task, clients):
             drawn = algorithm.settings.encoder(task, Rng(0))
             initialise(drawn, Rng(7).at(name, number))
             assert torch.equal(network.classifier.weight, drawn.classifier.weight)
-
-
-@pytest.mark.parametrize(
-    "moved", [{"shift": "as_printed"}, {"shift_layer": 1}, {"shift_probability": 1.0}]
-)
-def test_two_networks_refuse_a_shift_that_they_would_not_make(moved):
-    with pytest.raises(InputError, match="nothing is shifted"):
-        algorithms.create("gddfl", SMALL | {"encoders": "two"} | moved)
-
-
-def test_an_instance_norm_undoes_the_shift():
-    """Why the released second network is a plain one: its convolutions are followed by U_p, and U_p
-    by an instance norm.
-    """
-    maps = torch.randn(6, 3, 9, 9, dtype=torch.float64)
-    noise = 0.1 * torch.randn(2, 6, 3, dtype=torch.float64)
-    norm = torch.nn.GroupNorm(3, 3, eps=0, dtype=torch.float64)
-    changed = shifted(maps, noise)
-    assert (changed - maps).abs().max() > 0.01
-    torch.testing.assert_close(norm(changed), norm(maps), rtol=1e-5, atol=1e-5)
-    # and where the drawn deviation is negative, the map changes its sign
-    noise[1] = -1e3
-    torch.testing.assert_close(norm(shifted(maps, noise)), -norm(maps), rtol=1e-5, atol=1e-5)
 
 
 def test_two_fixed_networks_match_the_mean_of_their_logits(task, clients):

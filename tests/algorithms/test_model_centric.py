@@ -29,18 +29,11 @@ def clients(task):
     return make_clients(TINY, task)
 
 
-def test_the_registry_is_the_files():
-    assert {"centralized", "fedavg", "fedavgm", "fedprox", "standalone"} <= set(algorithms.names())
-    for name in algorithms.names():
-        algorithm = algorithms.create(name)
-        assert attrs.has(type(algorithm.settings)) and algorithm.__doc__
-        assert isinstance(algorithms.create(name, variant="released").settings, algorithm.Settings)
-
-
 @pytest.mark.parametrize("name", ["fedavg", "fedgan"])
 def test_the_server_averages_all_that_was_trained_by_samples(task, clients, name):
     """Parameters and running statistics, and FedGAN's generator and discriminator."""
-    method = algorithms.create(name, {"local_steps": 3, "batch_size": 16})
+    narrow = {"generator_width": 4, "discriminator_width": 4} if name == "fedgan" else {}
+    method = algorithms.create(name, {"local_steps": 3, "batch_size": 16} | narrow)
     state = method.initialise(task, Rng(0))
     uploads = uploads_of(method, state, clients, Rng(0))
     new = method.server_update(state, uploads, Rng(0))

@@ -12,7 +12,6 @@ from core.baselines import moon as moon_module
 from core.baselines.moon import Projected, contrast
 from core.federation import Client
 from core.models import build, count_parameters
-from core.models.convnet import ConvNet
 from core.rng import Rng
 from tests.algorithms.on_digits import last_round, on_digits
 from tests.algorithms.watching import differences
@@ -31,15 +30,6 @@ def test_the_contrast_against_numpy(n, d, tau, seed):
     near, far = np.exp(cosine(z, z_glob) / tau), np.exp(cosine(z, z_prev) / tau)
     found = contrast(*(torch.from_numpy(each) for each in (z, z_glob, z_prev)), tau)
     assert float(found) == pytest.approx(-np.log(near / (near + far)).mean(), rel=1e-9)
-
-
-def test_the_gradient_of_the_contrast_by_finite_differences():
-    z, z_glob, z_prev = torch.randn(
-        3, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
-    assert torch.autograd.gradcheck(
-        lambda each: contrast(each, z_glob, z_prev, 0.5), z.requires_grad_()
-    )
 
 
 @pytest.mark.parametrize("projection", [0, 6])
@@ -67,28 +57,20 @@ def test_the_objective_is_the_loss_and_mu_times_the_contrast(task, clients, proj
     assert float(total.detach() - plain) == pytest.approx(wanted, rel=1e-4)
 
 
-def test_frozen_networks_see_an_image_once_in_a_round(task, clients, monkeypatch):
-    """With as much memory as that takes; a single image tells how much room the features take."""
-    views, embed = [], ConvNet.embed
-
-    def counted(self, images):
-        views.append(0 if self.training else len(images))
-        return embed(self, images)
-
-    monkeypatch.setattr(ConvNet, "embed", counted)
+def test_features_of_frozen_networks_are_kept_where_there_is_room(task, clients, monkeypatch):
+    """In as much memory as that takes; the result is the same without."""
     monkeypatch.setattr(moon_module, "at_once", lambda images: 16)  # in four parts
     moon = algorithms.create("moon", {"batch_size": 16, "projection": 0, "local_epochs": 3})
     largest, answers = max(clients, key=len), []
-    for room, seen in ((moon_module.KEPT, 50), (0, 3 * 50)):
+    message = moon.broadcast(moon.initialise(task, Rng(0)), 0)
+    previous = moon.initialise(task, Rng(1)).tensors
+    for room in (moon_module.KEPT, 0):
         monkeypatch.setattr(moon_module, "KEPT", room)
         client = Client(0, task, largest.images[:50], largest.labels[:50])
-        for seed in (0, 1):
-            views.clear()
-            message = moon.broadcast(moon.initialise(task, Rng(seed)), 0)
-            answers.append(moon.client_update(client, message, Rng(seed)).tensors)
-            assert sum(views) == 2 * (seen + 1) * seed  # nothing in its first round
-    for name, value in answers[1].items():
-        torch.testing.assert_close(value, answers[3][name], rtol=1e-3, atol=1e-5)
+        client.memory = {f"previous/{name}": value for name, value in previous.items()}
+        answers.append(moon.client_update(client, message, Rng(0)).tensors)
+    for name, value in answers[0].items():
+        torch.testing.assert_close(value, answers[1][name], rtol=1e-3, atol=1e-5)
 
 
 def test_in_its_first_round_a_client_has_nothing_to_contrast_with(task):
@@ -120,26 +102,6 @@ def test_a_projection_head_is_two_layers_with_a_rectifier_between_them(task):
         torch.testing.assert_close(model.embed(inputs).double(), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_the_codes_command_has_a_weight_of_five_and_crops():
-    """The paper tunes the weight over 0.1, 1, 5 and 10, and has 5 on CIFAR-10."""
-    released = algorithms.create("moon", variant="released").settings
-    assert (released.mu, released.local_augmentation) == (5.0, "crop_flip")
-    assert (released.temperature, released.projection) == (0.5, 256)
-
-
-def test_what_a_projection_head_costs(task):
-    """D features: D (D + 1) + 256 (D + 1) for the head, and a last layer of 257 C in place of C (D
-    + 1) numbers.
-    """
-    network = task.new_model(Rng(0))
-    features, classes, plain = network.feature_size, 10, count_parameters(network)
-    head = (features + 256) * (features + 1) + 257 * classes - classes * (features + 1)
-    for projection, size in ((0, plain), (256, plain + head)):
-        moon = algorithms.create("moon", {"projection": projection})
-        sent = moon.broadcast(moon.initialise(task, Rng(0)), 0)
-        assert sent.sizes["parameters"] == 4 * size
-
-
 def test_fedvck_prints_what_moon_sends_without_a_head():
     """PathMNIST, ten clients: 12.13 MB in FedVCK's Table 9; the head of MOON's own paper would make
     it 191.60 MB.
@@ -148,12 +110,3 @@ def test_fedvck_prints_what_moon_sends_without_a_head():
     plain = count_parameters(network)
     headed = count_parameters(Projected(network, 256, torch.device("meta")))
     assert [round(10 * 4 * size / 2**20, 2) for size in (plain, headed)] == [12.13, 191.60]
-
-
-def test_the_encoder_starts_as_that_of_fedavg(task):
-    plain = algorithms.create("fedavg").initialise(task, Rng(0)).tensors
-    headed = algorithms.create("moon").initialise(task, Rng(0)).tensors
-    for name, value in plain.items():
-        kind, weight = name.split("/", 1)
-        if not weight.startswith("classifier"):
-            assert torch.equal(headed[f"{kind}/encoder.{weight}"], value)

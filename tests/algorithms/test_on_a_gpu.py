@@ -62,34 +62,22 @@ def rows(device):
     return torch.arange(6.0).view(2, 3).to(device)
 
 
-def mixed():
-    return rows("cuda") + rows("cpu")
-
-
-def chosen():
-    return rows("cpu")[torch.tensor([0]).to("cuda")]
-
-
-def other_generator():
-    return torch.rand(2, device="cuda", generator=torch.Generator())
-
-
-def under_vmap():
-    return torch.vmap(lambda row, other: row @ other)(rows("cuda"), rows("cpu"))
-
-
 def in_backward():
     x = rows("cuda").requires_grad_()
     return torch.autograd.grad((x * x).sum(), x, rows("cpu").sum())[0] + rows("cpu")
 
 
-def as_numpy():
-    return rows("cuda").numpy()
+WRONG = {
+    "mixed": lambda: rows("cuda") + rows("cpu"),
+    "chosen": lambda: rows("cpu")[torch.tensor([0]).to("cuda")],
+    "other generator": lambda: torch.rand(2, device="cuda", generator=torch.Generator()),
+    "under vmap": lambda: torch.vmap(torch.dot)(rows("cuda"), rows("cpu")),
+    "in backward": in_backward,
+    "as numpy": lambda: rows("cuda").numpy(),
+}
 
 
-@pytest.mark.parametrize(
-    "wrong", [mixed, chosen, other_generator, under_vmap, in_backward, as_numpy]
-)
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_wrong_device_is_found(wrong):
     with elsewhere(), pytest.raises(WrongPlace):
         wrong()

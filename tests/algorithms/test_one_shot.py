@@ -72,14 +72,6 @@ def test_the_server_trains_the_first_model_on_what_it_received(name, task, clien
         assert torch.equal(new.tensors[f"parameters/{key}"], value)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_the_servers_settings_are_those_of_the_paper(name):
-    """MICCAI 2023, Sec. 3.2."""
-    training = algorithms.create(name, {"images_per_class": 10}).settings.training
-    assert (training.lr, training.batch_size) == (0.01, 64)
-    assert (training.epochs, training.decay, training.total(200)) == (50, 1.0, 50 * 4)
-
-
 def test_an_encoder_that_is_too_deep_for_the_images(task, clients):
     with pytest.raises(InputError, match="depth 4 needs images of at least 16x16"):
         uploaded(task, clients, encoder_depth=4)
@@ -126,14 +118,6 @@ def test_the_last_client_chooses_the_epoch_and_is_not_trained_on(
     assert len(scores) == 4 and max(scores) == pytest.approx(sum(areas) / len(areas), abs=1e-6)
     # what stays in the state is all that came
     assert len(new.tensors["uploaded/labels"]) == len(labels) + len(truth)
-
-
-def test_the_epochs_begin_with_the_first_model(task, clients):
-    algorithm, state, uploads = uploaded(task, clients, server_cosine=True, server_lr=1e-12)
-    new = algorithm.server_update(state, uploads, Rng(7))
-    for name, value in state.tensors.items():
-        if name.startswith("parameters/"):
-            torch.testing.assert_close(new.tensors[name], value)
 
 
 def test_one_client_alone_cannot_choose(task, clients):

@@ -9,13 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from core import algorithms
 from core.baselines import fedavg
-from core.errors import InputError
-from core.rng import Rng
-from core.training import in_order
 from lab import make_clients, make_task, rounds
 from tests.algorithms.on_digits import on_digits
-from tests.algorithms.on_drawings import on_nuclei
-from tests.algorithms.subjects import subjects
 
 #: nine clients have some 150 digits each, and take 7 batches a round
 RUN = attrs.evolve(
@@ -24,8 +19,6 @@ RUN = attrs.evolve(
     rounds=4,
     settings={"order": "by_class", "local_steps": 7, "batch_size": 32, "lr": 0.05},
 )
-#: what trains as FedAvg does, but for the loss
-HEED = ("fedavg", "fedavgm", "feddf", "feddistill", "fedensemble", "fedgen", "fedprox")
 
 
 @pytest.fixture(scope="module")
@@ -71,53 +64,8 @@ def test_batches_are_those_of_the_authors_loader(monkeypatch, task, stacked, ord
     assert any(again)
 
 
-def test_each_image_comes_once_in_a_pass():
-    order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
-    passes = torch.cat(list(in_order(order, 4, 6)))
-    assert torch.equal(passes, order.repeat(2))
-    later = torch.cat(list(in_order(order, 4, 4, first=5)))
-    assert torch.equal(later, torch.cat([order[8:], order]))
-
-
-#: what the small runs of some take beside
-EXTRA = {
-    "feddf": {"auxiliary": "photographs", "distill_steps": 2},
-    "fedgen": {"generator_steps": 2, "generator_hidden": 8},
-}
-
-
-@pytest.mark.parametrize("name", HEED)
-def test_every_method_that_trains_as_fedavg_heeds_it(monkeypatch, task, name):
-    run = attrs.evolve(RUN, algorithm=name, clients=3, rounds=2)
-    run = attrs.evolve(run, settings=RUN.settings | EXTRA.get(name, {}))
-    seen, clients, _ = taken(monkeypatch, run, task)
-    for number, found in seen.items():
-        stored = clients[number].labels.sort().values
-        assert torch.equal(torch.cat(found), stored.repeat(5)[: sum(map(len, found))])
-
-
-def test_others_say_that_they_cannot():
-    names = {subject.name for subject in subjects().values() if hasattr(subject.settings, "order")}
-    refused = set()
-    for name in names:
-        try:
-            algorithms.create(name, {"order": "by_class"})
-        except InputError as error:
-            assert "order must be random" in str(error)
-            refused.add(name)
-    assert names - refused == set(HEED)
-    assert refused >= {"moon", "dfrd", "fedgan", "fedmix"}
-
-
-def test_what_has_no_classes_has_no_such_order():
-    dense = make_task(on_nuclei("fedavg", {}))
-    method = algorithms.create("fedavg", {"order": "by_class"})
-    with pytest.raises(InputError, match=r"order must not be by_class: .* has no classes"):
-        method.initialise(dense, Rng(0))
-
-
 def test_fedgen_counts_the_labels_of_its_batches(monkeypatch, task):
-    settings = RUN.settings | EXTRA["fedgen"] | {"counted": "batches"}
+    settings = RUN.settings | {"generator_steps": 2, "counted": "batches"}
     run = attrs.evolve(RUN, algorithm="fedgen", clients=3, rounds=1, settings=settings)
     seen, clients, (last,) = taken(monkeypatch, run, task)
     counts = torch.stack([torch.cat(found).bincount(minlength=10) for found in seen.values()])

@@ -128,26 +128,27 @@ def _guard(algorithm: Algorithm, name: str, seen: Watched) -> None:
 
 
 def _watch_calls(algorithm: Algorithm, subject: Subject, seen: Watched) -> None:
-    """Note what comes to clients along with a call; ask each for its update by itself, before it answers
-    among the others.
+    """Note what comes to clients along with a call; ask each by itself, before it answers among the
+    others.
     """
     plain = algorithm.at_clients
 
+    def by_itself(call: str, client: Client, messages: Any, rng: Any, form: Any) -> Message:
+        if call == "client_update":
+            return subject.new().client_update(client, messages[client.id], rng.at(client.id))
+        return subject.new().at_clients(call, [client], messages, rng, form)[client.id]
+
     def at_clients(call: str, clients: Any, messages: Any, rng: Any, form: Any) -> dict:
-        live = {client.id: client for client in clients}
-        seen.clients[:] = [live.get(client.id, client) for client in seen.clients]
         sent = [messages[client.id] for client in clients]
         seen.served += [("down", one) for one in sent if one.tensors or one.meta]
-        if call != "client_update":
-            return plain(call, clients, messages, rng, form)
-        alone = {}
-        for client in reversed(clients):
-            twin = client.copy()
-            answer = subject.new().client_update(twin, messages[twin.id], rng.at(twin.id))
-            alone[twin.id] = answer, twin.memory
+        twins = [client.copy() for client in reversed(clients)]
+        alone = {
+            twin.id: (by_itself(call, twin, messages, rng, form), twin.memory) for twin in twins
+        }
         answers = plain(call, clients, messages, rng, form)
         for client in clients:
-            seen.served.append(("up", answers[client.id]))
+            if call == "client_update":
+                seen.served.append(("up", answers[client.id]))
             both = (answers[client.id], client.memory), alone[client.id]
             # a later round may add to a memory
             seen.alone.append((client.id, *copy.deepcopy([dict(contents(one)) for one in both])))

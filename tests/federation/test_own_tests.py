@@ -135,8 +135,9 @@ def test_a_client_goes_on_with_its_own_statistics(task, monkeypatch, one_by_one)
 
     monkeypatch.setattr(fedavg, "train", noting)
     run = attrs.evolve(TINY, active=None, rounds=2, clients=2)
-    results = rounds(run, task=task)
-    clients = next(results).clients
+    clients = make_clients(run, task)
+    results = rounds(run, task=task, clients=clients)
+    next(results)
     kept = [take("model/buffers/", client.memory) for client in clients]
     next(results)
     for before, after in zip(kept, started[2:], strict=True):
