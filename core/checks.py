@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar
 
 import attrs
+import numpy as np
 
 from core.errors import InputError, brief, unknown
 
@@ -52,6 +53,25 @@ def check_whole(name: str, value: Any, low: int, high: int = LARGEST) -> None:
         raise InputError(
             f"{name} must be a whole number of at least {low}{top}, not {brief(value)}"
         )
+
+
+def plain(value: Any) -> Any:
+    """A value with NumPy's numbers and arrays in it as Python's."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(plain, value))
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def coerced(cls: type, fields: list[attrs.Attribute]) -> list[attrs.Attribute]:
+    """Field transformer of attrs: each value is made `plain`."""
+    return [field.evolve(converter=plain) for field in fields]
+
+
+def shown_briefly(cls: type, fields: list[attrs.Attribute]) -> list[attrs.Attribute]:
+    """Field transformer of attrs: the class's repr shows each value `brief`."""
+    return [field.evolve(repr=brief if field.repr is True else field.repr) for field in fields]
 
 
 Part = TypeVar("Part")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class InputError(ValueError):
@@ -83,6 +84,10 @@ class _Brief(reprlib.Repr):
         """Python refuses to print a number of more than 4,300 digits."""
         size = x.bit_length() * 30103 // 100000
         return f"a number of about {size} digits" if size > 40 else repr(x)
+
+    def repr_Tensor(self, x: Any, level: int) -> str:
+        """Return its type and shape."""
+        return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
 
 
 _BRIEF = _Brief()

@@ -164,7 +164,7 @@ def attack(
     """
     algorithm, known = algorithm.among(clients), Known.kept_at(kept, key)
     here, draws = Rng(seed).at("round", settings.round), Rng(seed).at("attack")
-    state = _before(settings.round, algorithm, task, clients, seed, known, in_time)
+    state, clients = _before(settings.round, algorithm, task, clients, seed, known, in_time)
     asked = aimed(select(clients, algorithm.schedule.active, here.at("select")), draws)
     masks = {
         id_: membership.draw(one.labels, settings.shadows, draws.at("shadows", id_))
@@ -198,8 +198,8 @@ def _before(
     seed: int,
     known: Known,
     in_time: Callable[[], bool],
-) -> State:
-    """The server's state before a round, with clients that remember what they do then. Raises
+) -> tuple[State, Sequence[Client]]:
+    """The server's state before a round, and clients that remember what they do then. Raises
     OutOfTime where there was no time for all rounds before it.
     """
     state = algorithm.initialise(task, Rng(seed).at("initialise"))
@@ -208,9 +208,10 @@ def _before(
     for _ in range(number - 1):
         if not in_time():
             raise OutOfTime
-        state = next(results).state
+        result = next(results)
+        state, clients = result.state, result.clients
         known.save()  # the time that it took
-    return state
+    return state, clients
 
 
 @attrs.define(eq=False)

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from core import algorithms
-from core.checks import number, one_of, whole
+from core.checks import coerced, number, one_of, whole
 from core.errors import InputError, brief, unknown
 from core.federation import Algorithm, Schedule
 from core.privacy.membership import LikelihoodRatio
@@ -56,7 +56,7 @@ def _attack(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
         )
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=coerced)
 class Experiment(Schedule):
     """One run: an algorithm on a data set, federated in one way, by a schedule, with one seed.
 

@@ -15,6 +15,7 @@ import attrs
 from pydantic_core import from_json
 
 from core import data
+from core.checks import shown_briefly
 from core.data import partition
 from core.data.auxiliary import FRAMED_DIGITS, PHOTOGRAPHS
 from core.errors import InputError, brief
@@ -36,7 +37,7 @@ LARGEST = 2**24
 MEND = "delete it and measure the run again, or bring it back with git checkout"
 
 
-@attrs.define
+@attrs.define(field_transformer=shown_briefly)
 class Record:
     """One measured run.
 

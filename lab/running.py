@@ -11,8 +11,8 @@ from pathlib import Path
 
 import attrs
 
-from core import data, federation
-from core.errors import InputError, one_line
+from core import algorithms, data, federation
+from core.errors import InputError, brief, one_line
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.files import FileError, path_of
 from core.privacy.membership import LikelihoodRatio
@@ -86,7 +86,6 @@ def rounds(
         check_can_be_attacked(task, algorithm)
     clients = make_clients(experiment, task) if clients is None else clients
     key, seed, saved = _key(experiment, task, algorithm), experiment.seed, path_of(checkpoint)
-    fresh = [client.copy() for client in clients] if experiment.attack else []
     if saved and not saved.exists():  # what an attack left is of another run
         _remove(*_beside(saved))
     for result in federation.rounds(algorithm, task, clients, seed, checkpoint=saved, key=key):
@@ -96,7 +95,7 @@ def rounds(
         how, files = LikelihoodRatio(**experiment.attack), saved and _beside(saved)[0]
         told = {"kept": files, "key": json.dumps(key), "in_time": _in_time(deadline)}
         try:
-            found = attack(algorithm, task, fresh, seed, how, **told)  # type: ignore[arg-type]
+            found = attack(algorithm, task, clients, seed, how, **told)  # type: ignore[arg-type]
         except OutOfTime:
             return
         seconds = result.seconds | {"attack": found.seconds}
@@ -125,7 +124,7 @@ def _key(experiment: Experiment, task: Task, algorithm: Algorithm) -> dict[str, 
     """All that must be the same when a run goes on, for its record to be that of one run."""
     return {
         "experiment": experiment.id,
-        "settings": json.dumps(attrs.asdict(algorithm.settings)),
+        "settings": json.dumps(attrs.asdict(algorithm.settings), default=repr),
         "data": task.dataset.fingerprint,
         **{f"input {name}": digest for name, digest in inputs(experiment, algorithm).items()},
         "code": code_version(experiment.algorithm),
@@ -168,10 +167,14 @@ def run(
     algorithm = algorithm or experiment.new_algorithm()
     # a method for other data and a partition that cannot be made are mistakes, and leave no record
     federation.check_serves(algorithm, task)
-    if not isinstance(task.model, str):
+    own = {"model": task.model, **attrs.asdict(algorithm.settings, recurse=False)}
+    own = {name: value for name, value in own.items() if callable(value)}
+    if not algorithm.remote and type(algorithm) is not algorithms.find(experiment.algorithm):
+        own["algorithm"] = type(algorithm)
+    for name, value in own.items():
         raise InputError(
-            "a record names its network: give yours a name by core.models.register, and that name to "
-            "the experiment as its model"
+            f"a record names its {name}: give {brief(value)} a name by `register` (see CONTRIBUTING), "
+            "and that name to the experiment"
         )
     clients = make_clients(experiment, task) if clients is None else clients
     found = new_record(experiment, task, algorithm)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from core import algorithms
+from core.errors import InputError
 from core.files import FileError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -55,9 +59,28 @@ def _named_by(algorithm: str, files: Mapping[str, bytes]) -> set[str]:
 _BEGUN_WITH = source()
 
 
-@functools.cache
 def code_version(algorithm: str | None = None) -> str:
-    """The `version` of the source with which this process began."""
+    """The `version` of the source with which this process began, and of the file, or the notebook's
+    functions, in which a registered algorithm is written. Raises InputError where that is nowhere.
+    """
+    if (own := algorithms.OWN.get(algorithm or "")) is None:
+        return _begun_with(algorithm)
+    if not (text := _file_of(own)):
+        functions = filter(inspect.isfunction, vars(own).values())
+        try:
+            text = "".join(map(inspect.getsource, functions)).encode()
+        except OSError:
+            raise InputError(f"{own.__name__} is written in no file and no notebook") from None
+    return version(_BEGUN_WITH | {f"core/algorithms/{algorithm}.py": text}, algorithm)
+
+
+def _file_of(kind: type) -> bytes:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return Path(file).read_bytes() if file and Path(file).is_file() else b""
+
+
+@functools.cache
+def _begun_with(algorithm: str | None) -> str:
     return version(_BEGUN_WITH, algorithm)
 
 

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import attrs
+import numpy as np
 import pytest
 
-from core.checks import number, part
+from core.checks import number, part, plain
 from core.errors import InputError
+from lab import Experiment
+
+
+def test_numbers_of_numpy_are_pythons():
+    given = {"a": np.int64(3), "b": [np.float32(0.5), np.array([1, 2])], "c": ("x", np.bool_(True))}
+    assert repr(plain(given)) == "{'a': 3, 'b': [0.5, [1, 2]], 'c': ('x', True)}"
+    ours, theirs = (
+        Experiment(
+            algorithm="fedavg", dataset="digits", rounds=whole(2), settings={"lr": real(0.1)}
+        )
+        for whole, real in ((np.int32, np.float64), (int, float))
+    )
+    assert ours.id == theirs.id and repr(ours) == repr(theirs)
 
 
 @attrs.frozen(kw_only=True)

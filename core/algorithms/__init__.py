@@ -16,8 +16,25 @@ from typing import Any
 import attrs
 
 from core import baselines
-from core.errors import InputError, unknown
+from core.checks import plain
+from core.errors import InputError, brief, unknown
 from core.federation import Algorithm, Schedule
+
+#: algorithms of one's own, by their names
+OWN: dict[str, type[Algorithm]] = {}
+
+
+def register(name: str, algorithm: type[Algorithm]) -> None:
+    """Give an algorithm of one's own a name, under which experiments take it in this process. Raises
+    InputError for a name of another algorithm, and for what is no class of one.
+    """
+    fine = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
+    if not isinstance(name, str) or not name or name in names() or not fine:
+        raise InputError(
+            "an algorithm of your own needs a name of its own and a subclass of Algorithm, not "
+            f"{brief((name, algorithm))}"
+        )
+    OWN[name] = algorithm
 
 
 @functools.cache
@@ -28,11 +45,15 @@ def names() -> tuple[str, ...]:
     )
 
 
-@functools.cache
 def find(name: str) -> type[Algorithm]:
-    """Return the algorithm of that name; InputError where there is none, or its file holds none."""
+    """Return the algorithm of that name, also a registered one; InputError where there is none."""
+    return OWN[name] if name in OWN else _of_the_package(name)
+
+
+@functools.cache
+def _of_the_package(name: str) -> type[Algorithm]:
     if name not in names():
-        raise unknown("algorithm", name, names())
+        raise unknown("algorithm", name, [*names(), *OWN])
     papers = {module.name for module in pkgutil.iter_modules(__path__)}
     module = importlib.import_module(
         f"core.{'algorithms' if name in papers else 'baselines'}.{name}"
@@ -62,7 +83,7 @@ def find(name: str) -> type[Algorithm]:
 
 def settings_fields(name: str) -> set[str] | None:
     """Names of an algorithm's hyper-parameters; None for an unknown algorithm."""
-    return set(attrs.fields_dict(find(name).Settings)) if name in names() else None
+    return set(attrs.fields_dict(find(name).Settings)) if name in (*names(), *OWN) else None
 
 
 def switches(name: str) -> dict[str, tuple[Any, Any]]:
@@ -95,6 +116,6 @@ def create(
             how = f"; `fedcon algorithms {name}` explains each"
             raise InputError(f"{unknown(f'setting of {name}', key, fields)}{how}")
     try:
-        return algorithm(attrs.evolve(base, **(settings or {})), schedule)
+        return algorithm(attrs.evolve(base, **plain(dict(settings or {}))), schedule)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None

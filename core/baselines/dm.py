@@ -24,6 +24,7 @@ from core.condensation.engine import (
     strategy,
 )
 from core.condensation.latent import Separate
+from core.condensation.matching import MatchingLoss, kernel_or_loss
 from core.families.one_shot import CondensingSettings, OneShotCondensing
 from core.federation import Client, Message, Task
 from core.models import initialise
@@ -38,6 +39,7 @@ class Settings(CondensingSettings):
     augmentation: str = attrs.field(
         default="color_crop_cutout_flip_scale_rotate", validator=strategy
     )
+    kernel: str | MatchingLoss = attrs.field(default="linear", validator=kernel_or_loss)
     #: "fresh" in every iteration and for every class, or one "constant" draw for all of them, as
     #: in the code of GDD-FL
     augmentation_draws: str = attrs.field(

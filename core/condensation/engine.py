@@ -20,9 +20,14 @@ from attrs.validators import optional
 from core.checks import beta_1, number, on_or_off, one_of, whole
 from core.condensation.augment import UNIFORMS, Augmentation, augment, parts_of
 from core.condensation.latent import LatentEncoder, LatentStatistics, Normalisation
-from core.condensation.matching import KERNELS, mmd
+from core.condensation.matching import (
+    MatchingLoss,
+    is_of_means,
+    kernel_or_loss,
+    matching_losses,
+)
 from core.condensation.selection import STARTS, draw, draw_different
-from core.errors import InputError
+from core.errors import InputError, brief
 from core.models import at_once
 from core.progress import counted
 from core.rng import Rng
@@ -65,9 +70,10 @@ class Condensation:
     replacement: bool = attrs.field(default=True, validator=on_or_off)
     #: real images per class that a client uses in a round; None: all
     candidates: int | None = attrs.field(default=None, validator=whole(1, optional=True))
-    kernel: str = attrs.field(default="linear", validator=one_of("kernel", *KERNELS))
-    #: source of the real features of each iteration: a fresh `minibatch`, a batch of stored
-    #: features (`feature_bank`), or the exact weighted mean (`expectation`, for the linear kernel)
+    #: what is matched: by the MMD with this kernel, or by a loss of one's own
+    kernel: str | MatchingLoss = attrs.field(default="linear", validator=kernel_or_loss)
+    #: source of the real features of each iteration: a fresh `minibatch`, a batch of stored features
+    #: (`feature_bank`), or the exact weighted mean (`expectation`, for losses of means: the linear kernel)
     estimator: str = attrs.field(default="minibatch", validator=one_of("estimator", *ESTIMATORS))
     #: siamese augmentation, for example "color_crop_cutout_flip_scale_rotate", or "none"
     augmentation: str = attrs.field(default="none", validator=strategy)
@@ -81,10 +87,10 @@ class Condensation:
     refresh: int | None = attrs.field(default=None, validator=whole(1, optional=True))
 
     def __attrs_post_init__(self) -> None:
-        if self.estimator == "expectation" and self.kernel != "linear":
+        if self.estimator == "expectation" and not is_of_means(self.kernel):
             raise InputError(
                 "estimator 'expectation' gives mean features, all that the linear kernel needs: for "
-                f"the {self.kernel} kernel take 'feature_bank'"
+                f"the kernel {brief(self.kernel)} take 'feature_bank'"
             )
 
 
@@ -200,7 +206,7 @@ class MatchingObjective:
     """Data, network and loss, which stay fixed during the iterations of one round.
 
     What makes a method: the `encoder` says which features are compared and at which weights, the
-    `normalisation` whose statistics batch normalisation takes; a subclass may override `losses`.
+    `normalisation` whose statistics batch normalisation takes, `settings.kernel` the loss.
     `prepare` turns uint8 images into network inputs, `autocast` makes the context of networks.
     """
 
@@ -221,8 +227,7 @@ class MatchingObjective:
         self, target: torch.Tensor, features: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
         """L of every group, (G,), of real (G, n, D) and condensed (G, m, D) features; weights (G, m)."""
-        # L = sum_c K_BB + K_SS - 2 K_BS, for every client (Eq. 3; with P_w Eq. 9)
-        return mmd(target, features, self.settings.kernel, weights)
+        return matching_losses(self.settings.kernel, target, features, weights)
 
     def embed(
         self,

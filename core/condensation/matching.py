@@ -1,15 +1,75 @@
-"""Distances between distributions of features."""
+"""Distances between distributions of features, and matching losses of one's own."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+from typing import Any
 
-from core.errors import unknown
+import attrs
+import torch
+from torch.func import vmap
+
+from core.errors import InputError, brief, one_line, unknown
 from core.models.tensors import at_least_float32
 
+#: from the real features (n, D) of a class, the condensed ones (m, D) and the weights of these (m,),
+#: 1 for an image and 0 for padding, to a scalar
+MatchingLoss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 KERNELS = ("linear", "gaussian")
+_OWN: dict[str, MatchingLoss] = {}
 #: widths of the Gaussian kernel, as multiples of the bandwidth (M3D, and FedVCK's released code)
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def register(name: str, loss: MatchingLoss) -> None:
+    """Give a matching loss of one's own a name, which the setting `kernel` takes in this process. Raises
+    InputError for a name of another kernel, and for what is no function.
+    """
+    if not isinstance(name, str) or not name or name in KERNELS or not callable(loss):
+        raise InputError(
+            f"a loss of your own needs a name of its own and a function, not {brief((name, loss))}"
+        )
+    _OWN[name] = loss
+
+
+def kernel_or_loss(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
+    """Validator: a kernel of `mmd`, or a matching loss or its registered name."""
+    known = (*KERNELS, *_OWN)
+    if not callable(value) and value not in known:
+        also = "or a function (real, condensed, weights) -> scalar"
+        raise InputError(f"{attribute.name}: {unknown('kernel', value, known)}, {also}")
+
+
+def matching_losses(
+    kernel: str | MatchingLoss, real: torch.Tensor, condensed: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """L of every group, (G,), from real features (G, n, D), condensed ones (G, m, D) and the weights
+    (G, m) of these: the `mmd` of a kernel, or a loss of one's own. Raises InputError where that fails or
+    gives no scalar.
+    """
+    if isinstance(kernel, str) and kernel not in _OWN:
+        # L = sum_c K_BB + K_SS - 2 K_BS, for every client (Eq. 3; with P_w Eq. 9)
+        return mmd(real, condensed, kernel, weights)
+    loss = _OWN[kernel] if isinstance(kernel, str) else kernel
+    shapes = ", ".join(str(tuple(one.shape[1:])) for one in (real, condensed, weights))
+    what = f"the loss {getattr(loss, '__name__', brief(loss))} of {shapes}"
+    try:
+        losses = vmap(loss)(real, condensed, weights)
+    except Exception as error:  # code of others can raise anything
+        raise InputError(f"{what} fails: {one_line(error)}") from None
+    if losses.ndim != 1 or losses.requires_grad != condensed.requires_grad:
+        raise InputError(f"{what} is no scalar that depends on the condensed features")
+    return losses
+
+
+def is_of_means(kernel: str | MatchingLoss) -> bool:
+    """True where a loss depends on real features by their mean alone, tried on two of them: exact means
+    may then take the place of batches.
+    """
+    real, condensed = torch.eye(2, 3)[None], torch.tensor([[[1.0, 3, 2], [4, 1, 5]]])
+    means = real.mean(1, keepdim=True)
+    first, second = (matching_losses(kernel, x, condensed, torch.ones(1, 2)) for x in (real, means))
+    return torch.allclose(first, second)
 
 
 def mmd(

@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 import torch
 
+from core.checks import shown_briefly
 from core.data.pixels import as_images, as_labels, as_names, column, composed, numbers_of
 from core.errors import InputError, one_line
 from core.rng import Rng
@@ -25,7 +26,7 @@ HALF = 0.5
 PARTS = ("train", "val", "test")
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, field_transformer=shown_briefly)
 class Split:
     """Images of a split, with what is known of each. InputError for dtypes or lengths that do not fit."""
 
@@ -91,7 +92,7 @@ class Split:
         return len(self.images)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, field_transformer=shown_briefly)
 class Dataset:
     """A data set in memory; `val` may be empty. Equal fingerprints (`fingerprint_of`) mean equal data in
     equal order.

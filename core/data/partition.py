@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from core.checks import LARGEST, check_number, check_whole
+from core.checks import LARGEST, check_number, check_whole, plain
 from core.data.dataset import Split
 from core.data.roots import data_root
 from core.errors import InputError, unknown
@@ -241,7 +241,7 @@ def split(
     to the data folder `root`. Raises InputError for anything unknown, missing or impossible, and
     when a natural partition, or one in a file, has another number of clients.
     """
-    name, options = stated(spec)
+    (name, options), clients, seed = stated(plain(dict(spec))), plain(clients), plain(seed)
     if clients is not None:
         _whole("clients", clients, 1)
     values = (split.labels, split.centre, split, clients, seed, data_root(root))

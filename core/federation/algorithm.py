@@ -31,6 +31,7 @@ import attrs
 import torch
 from torch import nn
 
+from core.checks import shown_briefly
 from core.errors import InputError
 from core.federation.client import Client
 from core.federation.message import Ledger, Message
@@ -48,7 +49,7 @@ EVERY_TASK: tuple[str, ...] = ("classification", "segmentation", "reconstruction
 SERVER: tuple[str, ...] = ("server",)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, field_transformer=shown_briefly)
 class State:
     """The server's knowledge between rounds, held by checkpoints: named tensors, plain values."""
 

@@ -7,13 +7,14 @@ import math
 import attrs
 import torch
 
+from core.checks import shown_briefly
 from core.data.partition import split as split_over_clients
 from core.errors import InputError
 from core.federation.task import Task
 from core.rng import Rng
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, field_transformer=shown_briefly)
 class Rows:
     """Rows of an array that many share, by their numbers: they are copied when they are asked for."""
 
@@ -28,7 +29,7 @@ class Rows:
         return self.array[self.rows]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, field_transformer=shown_briefly)
 class Client:
     """One participant.
 

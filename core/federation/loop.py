@@ -33,8 +33,8 @@ class RoundResult:
     down: int
     seconds: dict[str, float]
     #: after this round; of earlier rounds that come from a checkpoint, after the last one in it
-    state: State
-    ledger: Ledger
+    state: State = attrs.field(repr=False)
+    ledger: Ledger = attrs.field(repr=False)
     #: reasons by client, of the uploads that were refused
     refused: dict[str, str] = attrs.field(factory=dict)
     #: whether it comes from a checkpoint, and whether the next result does, too
@@ -42,6 +42,8 @@ class RoundResult:
     followed: bool = False
     #: the most bytes held at once so far, also before the run was resumed; see `Runtime.peak_memory`
     peak_memory: int = 0
+    #: those of the run, with what they remember; a later round changes that
+    clients: Sequence[Client] = attrs.field(default=(), repr=False)
 
     def row(self) -> dict[str, Any]:
         """The plain data that a record keeps."""
@@ -90,8 +92,8 @@ def rounds(
     checkpoint: Path | None = None,
     key: Mapping[str, str] | None = None,
 ) -> Iterator[RoundResult]:
-    """Run an algorithm round by round, as its schedule says. Clients go on with what they remember:
-    give fresh ones to a run that begins.
+    """Run an algorithm round by round, as its schedule says. It works on copies of the clients, which go
+    on with what these remember; the results have the copies.
 
     With a `checkpoint` file the run resumes after the last finished round; the results of the
     earlier rounds come from the file. `key` says what must be the same for the run to go on with it.
@@ -101,7 +103,7 @@ def rounds(
     be written or has another key.
     """
     check_serves(algorithm, task)
-    algorithm = algorithm.among(clients)
+    algorithm, clients = algorithm.among(clients), [client.copy() for client in clients]
     schedule, rng, key = algorithm.schedule, Rng(seed), dict(key or {})
     saved = checkpoints.restore(checkpoint, key, task, clients) if checkpoint else None
     if saved is None:
@@ -111,7 +113,13 @@ def rounds(
     for row in list(history):  # each with what had crossed the network by then
         then, more = Ledger(ledger.rounds[: row["round"]]), row is not history[-1]
         yield RoundResult(
-            **row, state=state, ledger=then, restored=True, followed=more, peak_memory=peak
+            **row,
+            state=state,
+            ledger=then,
+            restored=True,
+            followed=more,
+            peak_memory=peak,
+            clients=clients,
         )
 
     for number in range(len(history) + 1, schedule.rounds + 1):
@@ -134,6 +142,7 @@ def rounds(
             ledger=ledger,
             refused=ledger.rounds[-1].get("refused", {}),
             peak_memory=peak,
+            clients=clients,
         )
         history.append(result.row())
         if checkpoint:

@@ -12,14 +12,14 @@ from typing import Any, Literal
 import attrs
 import torch
 
-from core.checks import is_number
+from core.checks import is_number, shown_briefly
 from core.errors import InputError, brief
 from core.federation.runtime import finish
 
 Direction = Literal["up", "down"]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, field_transformer=shown_briefly)
 class Message:
     """All that crosses the network between the server and one client, in either direction.
 
@@ -62,7 +62,7 @@ class Message:
         return int(value)
 
 
-@attrs.define
+@attrs.define(field_transformer=shown_briefly)
 class Ledger:
     """The cost of every round: bytes up and down by kind of content, and seconds by phase; and which
     uploads were refused, where some were.

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from core.checks import number, one_of, whole
+from core.checks import coerced, number, one_of, whole
 from core.errors import InputError
 
 SPLITS = ("test", "val")
@@ -26,7 +26,7 @@ def _active(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
             )
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=coerced)
 class Schedule:
     """The plan of a run, for the round loop and for algorithms."""
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from core import metrics, models
+from core.checks import shown_briefly
 from core.data import Dataset, Split
 from core.errors import InputError
 from core.federation.runtime import Runtime
@@ -34,7 +35,7 @@ class OwnTest(nn.Module):
         return self.model(images)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, field_transformer=shown_briefly)
 class Task:
     """Image classification: a data set, a model, a loss and the metrics of a test. The tasks of
     `core.federation.dense` have the same methods, so no algorithm has to know which it serves.

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from core.errors import InputError, no_such
+from core.errors import InputError, no_such, one_line
 from core.files import make_folder
 from lab.cli.app import Cell, Device, Only, Precision, Profile, Records, Seeds, Shown, command
 
@@ -257,26 +257,39 @@ def runs(
         ),
     ] = None,
     csv: Annotated[Path | None, Option(help="Write the table to this file instead.")] = None,
+    plot: Annotated[Path | None, Option(help="Draw learning curves into this file, .png.")] = None,
+    by: Annotated[str | None, Option(help="With --plot: a line for each value of this.")] = None,
 ) -> None:
     """List your runs, such as a sweep: a line for each setting, over its seeds, with what differs
     between them.
 
     \b
     Example:
-      fedcon run --algorithm fedavg --dataset digits --set lr=0.1 --seed 0 --seed 1 --out mine
-      fedcon run --algorithm fedavg --dataset digits --set lr=0.3 --seed 0 --seed 1 --out mine
+      fedcon run --algorithm fedavg --dataset digits --set lr=0.1,0.3 --seed 0 --seed 1 --out mine
       fedcon runs mine --against lr=0.1
+      fedcon runs mine --plot curves.png --by lr
     """
+    from core.metrics import headline
     from lab.importing import records_below
     from lab.record import ADHOC, RESULTS
+    from lab.report.charts import curves
     from lab.report.summary import in_columns, summary_frame
 
     folder = folder or RESULTS / ADHOC
     found = records_below(folder)
     frame = summary_frame([one for one in found if one.status == "complete"], against)
+    for name, file in (("--csv", csv), ("--plot", plot)):
+        if file and (not file.parent.is_dir() or file.is_dir()):
+            raise InputError(f"{name} {file}: give the name of a file in a folder that exists")
+    if plot is not None:
+        metric = headline(next((one.metrics for one in found if one.metrics), {})) or "accuracy"
+        drawn = curves(folder, metric, by=by)
+        try:
+            drawn.savefig(plot, bbox_inches="tight")
+        except (OSError, ValueError) as error:  # ValueError: for another ending
+            raise InputError(f"--plot {plot}: {one_line(error)}") from None
+        print(f"written: {plot}")
     if csv is not None:
-        if not csv.parent.is_dir() or csv.is_dir():
-            raise InputError(f"--csv {csv}: give the name of a file in a folder that exists")
         frame.to_csv(csv, index=False)
         print(f"written: {csv}")
     else:

@@ -45,7 +45,9 @@ def run(
     active: Annotated[Count, Option(help="Clients per round; default: all.")] = None,
     rounds: Annotated[Count, Option(help="Communication rounds.")] = None,
     seed: Seeds = None,
-    set_: Annotated[Several, Option("--set", help="A setting, NAME=VALUE; repeatable.")] = None,
+    set_: Annotated[
+        Several, Option("--set", help="A setting, NAME=VALUE or NAME=VALUE,…; repeatable.")
+    ] = None,
     model_set: Annotated[Several, Option(help="A model option, NAME=VALUE; repeatable.")] = None,
     variant: Annotated[Text, Option(help="printed, or released (the authors' code).")] = None,
     cell: Annotated[Text, Option(help="A table's cell: PAPER/TABLE/ROW/COLUMN.")] = None,
@@ -156,6 +158,8 @@ def _measure(
     paper = cell.paper if cell else ADHOC
     given: Any = {"out": out, "runtime": runtime, "progress": True}
     given |= {} if cell else {"stale": _by_other_code()}
+    first = experiments[0].settings
+    swept = [one for one in first if any(run.settings[one] != first[one] for run in experiments)]
     for experiment in experiments:
         try:
             record, path, computed = queue.measure(experiment, paper, **given)
@@ -163,7 +167,8 @@ def _measure(
             if len(experiments) == 1:
                 raise
             failed.append(experiment.seed)
-            print(f"error: seed {experiment.seed}: {error}", file=sys.stderr)
+            which = "".join(f"{name}={experiment.settings[name]}, " for name in swept)
+            print(f"error: {which}seed {experiment.seed}: {error}", file=sys.stderr)
             continue
         done.append(record)
         print(_summary(record, path) + ("" if computed else _measured_before(record, path, how)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from core.checks import is_number
 from core.errors import InputError, brief
-from lab.cli.app import pairs
+from lab.cli.app import pairs, value_of
 
 #: the options of one experiment
 SINGLE = (
@@ -65,8 +66,10 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
     return {"name": name, **options}
 
 
-def _settings(algorithm: str, given: list[str]) -> dict[str, Any]:
-    """What `--set` states. Raises InputError, with the option, for what is one of the experiment."""
+def _settings(algorithm: str, given: list[str]) -> list[dict[str, Any]]:
+    """What `--set` states, with each combination of values that commas separate. Raises InputError, with
+    the option, for what is one of the experiment.
+    """
     from core.algorithms import settings_fields
     from lab.explain import as_set
 
@@ -75,11 +78,17 @@ def _settings(algorithm: str, given: list[str]) -> dict[str, Any]:
         if name in (*SINGLE, "seed", "profile"):
             written = f"{option(name)} {as_set(stated[name])}"
             raise InputError(f"{name} is none of {algorithm}'s settings: give it as {written}")
-    return stated
+    values = {
+        name: [value_of(name, one.strip()) for one in value.split(",")]
+        if isinstance(value, str)
+        else [value]
+        for name, value in stated.items()
+    }
+    return [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
 
 
 def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
-    """The experiments that the options state, one for each seed. Says where the authors' code has no
+    """The experiments that the options state, for each setting and seed. Says where the authors' code has no
     values of its own, and where a method that communicates once does nothing in further rounds.
     """
     from core.algorithms import find, switches
@@ -98,8 +107,8 @@ def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -
             "--dataset is missing: a name that `fedcon data` shows; with --profile quick "
             "it may be left out"
         )
+    sweep = _settings(algorithm, stated.pop("set_", []))
     found = {
-        "settings": _settings(algorithm, stated.pop("set_", [])),
         "model_options": pairs(stated.pop("model_set", [])),
         "partition": _partition(stated.pop("partition", None), stated.pop("alpha", None)),
     }
@@ -112,7 +121,13 @@ def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -
             f"{algorithm} has no released values on record that differ: this runs the printed ones",
             file=sys.stderr,
         )
-    runs = [apply(profile, stated | {"seed": seed}) for seed in dict.fromkeys(seeds or [0])]
+    runs = [
+        apply(profile, stated | ({"settings": settings} if settings else {}) | {"seed": seed})
+        for settings in sweep
+        for seed in dict.fromkeys(seeds or [0])
+    ]
+    for run in runs:  # a value that is wrong is said before the first of them begins
+        run.new_algorithm()
     if issubclass(method, OneShot) and (rounds := runs[0].rounds) > 1:
         print(
             f"{algorithm} communicates once: it rests after the first of {rounds} rounds; "

@@ -6,7 +6,7 @@ it keeps its memory over a restart (`memory`, a folder; without it the memory li
 Flower's Context) and what it gives away at most over all its runs (`epsilon`, `delta`, see `budget`).
 
 Memory, secret, noise and account go by one key: run, experiment and client. So another experiment
-under the number of a run begins anew, and draws other noise.
+under the number of a run begins anew, and draws other noise; so does another question of the same round.
 
 The server knows the seed of the run, and so all that is drawn from it. A private client draws from
 a secret of its node instead: or the server could draw the same noise and take it off again. The
@@ -217,7 +217,7 @@ def answer(message: Message, context: Context) -> Message:
         # all draws below the same node of the tree of random streams as in one process
         rng = Rng(experiment.seed, tuple(path))
         if algorithm.private:
-            rng = noise(secret, memory.key, rng)
+            rng = noise(secret, f"{memory.key}-{identity}", rng)
         client = attrs.evolve(client, memory=before).copy()  # some learn in place
         answers = algorithm.at_clients(question, [client], {client.id: received}, rng)
         content = wire.records(answers[client.id], asked)

@@ -48,6 +48,10 @@ class Remote:
     def __len__(self) -> int:
         return self.samples
 
+    def copy(self) -> Remote:
+        """Return the client itself: it remembers nothing here."""
+        return self
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)

@@ -10,20 +10,24 @@ from __future__ import annotations
 import contextlib
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from core import algorithms
-from core.errors import InputError, unknown
+from core.errors import InputError, brief, unknown
 from lab import Record
-from lab.report import style
+from lab.importing import records_below
+from lab.report import style, summary
 from lab.schema import SHARES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: records, one, several or by their ids, or a folder that `run --out` filled
+Runs = Record | Iterable[Record] | Mapping[str, Record] | str | Path
 MB = 2**20
 #: with more series than so many their bands would hide each other
 CROWDED = 8
@@ -312,22 +316,34 @@ def partition_plot(
     )
 
 
+def runs_of(runs: Runs) -> list[Record]:
+    """Records as a list; of a folder as `records_below`."""
+    if isinstance(runs, str | Path):
+        return records_below(runs)
+    given = runs.values() if isinstance(runs, Mapping) else runs
+    given = list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(one, Record) for one in given):
+        raise InputError(f"give records, or the folder of some, not {brief(runs)}")
+    return given
+
+
 def curve_frame(
-    runs: Record | Iterable[Record],
-    metric: str = "accuracy",
-    by: str | Callable[[Record], str] = "algorithm",
+    runs: Runs, metric: str = "accuracy", by: str | Callable[[Record], str] | None = None
 ) -> pd.DataFrame:
     """Every tested round of some runs, a row each: `label`, `seed`, `round`, `megabytes` (of 2^20 bytes,
     sent up and down until the end of that round by all clients) and `value`.
 
     Args:
         metric: name of a metric of the rounds; fractions come back in percent.
-        by: field of the experiment that names the series, or a function from record to name.
+        by: setting, or field or option of the experiment, that names the series, or a function from
+            record to name; by default the algorithm, and in a folder all that differs.
 
-    Raises InputError for an unknown field or metric.
+    Raises InputError for an unknown field or metric, and for a folder without records.
     """
-    rows, scale = [], 100.0 if metric.startswith(SHARES) else 1.0
-    for record in [runs] if isinstance(runs, Record) else runs:
+    rows, scale, given = [], 100.0 if metric.startswith(SHARES) else 1.0, runs_of(runs)
+    if by is None:
+        by = summary.name_of(given) if isinstance(runs, str | Path) else "algorithm"
+    for record in given:
         label, sent = by(record) if callable(by) else _series_name(record, by), 0.0
         for entry in record.rounds:
             sent += entry["up"] + entry["down"]
@@ -347,17 +363,18 @@ def method_name(algorithm: str) -> str:
 
 
 def _series_name(record: Record, field: str) -> str:
-    fields = record.experiment.to_dict()
+    fields = summary.choices_of(record.experiment, record.settings)
+    fields["split"] = summary.split_in_words(record.experiment.partition)
     if field not in fields:
-        raise unknown("experiment field", field, fields)
+        raise unknown("setting or experiment field", field, fields)
     return method_name(fields[field]) if field == "algorithm" else str(fields[field])
 
 
 def curves(
-    runs: Record | Iterable[Record],
+    runs: Runs,
     metric: str = "accuracy",
     x: str = "round",
-    by: str | Callable[[Record], str] = "algorithm",
+    by: str | Callable[[Record], str] | None = None,
     title: str = "",
     log: str = "",
 ) -> Figure:

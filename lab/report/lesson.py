@@ -204,12 +204,11 @@ class Lesson:
         goes through.
         """
         experiment = self.experiment(algorithm, **settings)
-        people = list(lab.make_clients(experiment, self.task) if clients is None else clients)
         record, results = lab.new_record(experiment, self.task), []
-        for result in lab.rounds(experiment, task=self.task, clients=people):
+        for result in lab.rounds(experiment, task=self.task, clients=clients):
             record.add(result)
             results.append(result)
-        return Run(experiment, record, results, people)
+        return Run(experiment, record, results, list(results[-1].clients))
 
     def start(self, algorithm: str | None = None, **settings: Any) -> State:
         """The server's state before the first round of `run` with the same arguments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,8 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
     numbers = ["value", "MB", "core seconds"]
     rows[numbers] = rows[numbers].astype(float)
     own = {"code"}.union(*(record.settings for record in measured))
-    choices = set[str]().union(*(_choices(one.experiment, one.settings) for one in measured))
-    hidden = {"seed", "metric", *numbers, *ALWAYS} | choices.difference(*map(_stated, measured))
+    chosen = set[str]().union(*(choices_of(one.experiment, one.settings) for one in measured))
+    hidden = {"seed", "metric", *numbers, *ALWAYS} | chosen.difference(*map(_stated, measured))
 
     def differs(name: str) -> bool:
         groups = rows.groupby("algorithm")[name] if name in own else rows[[name]]
@@ -75,6 +75,23 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
         return summary
     by_seed = [dict(zip(runs.seed, runs.value, strict=True)) for _, runs in of]
     return summary.join(_leads(summary, by_seed, against))
+
+
+def name_of(measured: Sequence[Record]) -> Callable[[Record], str]:
+    """A function that names a run among others by what differs, such as "lr 0.1"; else by its algorithm."""
+    frame = summary_frame([one for one in measured if one.metrics])
+    differ = [
+        name for name in map(str, frame) if name not in MEASURED and frame[name].nunique() > 1
+    ]
+
+    def name(record: Record) -> str:
+        row = {**_row(record), "algorithm": record.experiment.algorithm}
+        said = [
+            _text(row[one]) if one == "algorithm" else f"{one} {_text(row[one])}" for one in differ
+        ]
+        return ", ".join(said) or row["algorithm"]
+
+    return name
 
 
 def _leads(summary: pd.DataFrame, by_seed: list[dict[int, float]], against: str) -> pd.DataFrame:
@@ -145,7 +162,7 @@ def _row(record: Record) -> dict[str, Any]:
     metric = headline(record.metrics) or next(iter(record.metrics))
     return {
         "split": split_in_words(record.experiment.partition),
-        **_choices(record.experiment, record.settings),
+        **choices_of(record.experiment, record.settings),
         "data": record.fingerprint[:12],
         "other inputs": ", ".join(digest[:12] for digest in record.inputs.values()),
         "code": record.code,
@@ -157,7 +174,7 @@ def _row(record: Record) -> dict[str, Any]:
     }
 
 
-def _choices(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str, Any]:
+def choices_of(experiment: Experiment, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Fields, options and settings of a run by their names in a `summary_frame`; lists, mappings and None as
     texts, which can be compared and told from what an algorithm does not have.
     """
@@ -179,13 +196,13 @@ def _stated(record: Record) -> set[str]:
     """Settings in which a run differs from its defaults, with the names it was found by."""
     run = record.experiment
     given = ("algorithm", "variant", "dataset", "model")
-    mine = _choices(run, record.settings)
+    mine = choices_of(run, record.settings)
     try:
         bare = apply(run.profile, {name: getattr(run, name) for name in given})
         used = algorithms.create(run.algorithm, bare.settings, run.variant).settings  # type: ignore[attr-defined]
     except InputError:  # an algorithm that is not here (any more)
         return set(mine)
-    plain = _choices(bare, attrs.asdict(used))
+    plain = choices_of(bare, attrs.asdict(used))
     return {name for name, value in mine.items() if plain.get(name) != value}.union(given)
 
 

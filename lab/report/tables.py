@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from core.errors import unknown
 from lab import Record
+from lab.importing import beside_the_book, records_below
 from lab.profiles import Profile
 from lab.report import style
 from lab.report.frames import AND, BEST_FIRST, evidence_frame, table_frame, verdict_counts
+from lab.report.summary import summary_frame
 from lab.table import TableSpec
 
 #: columns of a grid that fit a page
@@ -22,9 +25,9 @@ ACROSS = 4
 
 def table(
     paper: str,
-    table: str | int,
+    table: str | int | None = None,
     profile: str | None = None,
-    measured: Mapping[str, Record] | None = None,
+    measured: Mapping[str, Record] | str | Path | None = None,
     columns: Sequence[str] | None = None,
 ) -> style.Html:
     """A table of a paper: methods down; in each cell the printed value in bold, below it the measured mean
@@ -32,11 +35,19 @@ def table(
     best budget that is measured, and further rows have other interpretations (`choices`). Columns without a
     number of ours are folded, and so is the list of all cells with difference, reason and command.
 
+    Without `table`, `paper` is a folder that `run --out` filled: a row for each setting of its runs.
+
     Args:
+        measured: also a folder, whose records count beside the book's.
         columns: the part of a wide table to show, in this order; rows without a cell there are left out.
 
     Other arguments and errors as in `table_frame`; raises InputError for an unknown column as well.
     """
+    if table is None:
+        mine = [record for record in records_below(paper) if record.status == "complete"]
+        return style.sentences(summary_frame(mine))
+    if isinstance(measured, str | Path):
+        measured = beside_the_book(measured)
     spec = TableSpec.find(paper, str(table))
     frame = (
         table_frame(paper, table, profile, measured)

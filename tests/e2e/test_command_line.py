@@ -45,6 +45,28 @@ def test_a_seed_whose_server_diverges_does_not_stop_the_others(capsys, tmp_path)
     assert len(said) == 2 and all("not finite" in line for line in said)
 
 
+def test_a_sweep_in_one_command_is_compared_and_drawn(capsys, tmp_path):
+    given = [*RUN, "--set", "lr=0.05, 1e38", "--seed", "0", "--out", str(tmp_path / "mine")]
+    assert main(given) == 1
+    assert "error: lr=1e+38, seed 0: the upload" in capsys.readouterr().err
+    given[given.index("lr=0.05, 1e38")] = "lr=0.05,0.1"
+    plot = ["runs", str(tmp_path / "mine"), "--plot", str(tmp_path / "curves.svg"), "--by", "lr"]
+    assert main(given) == main(plot) == 0
+    said = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in said if line.split()[:2] == ["fedavg", "digits"]]
+    assert [row[4] for row in rows] == ["0.05", "0.1"] * 2
+    assert "<svg" in (tmp_path / "curves.svg").read_text()
+    for wrong, match in (
+        (["--set", "lr=0.1,a"], "lr must be"),
+        (["--set", "lr=0.1,"], "lr must be"),
+    ):
+        assert main([*RUN, *wrong]) == 2
+        assert match in capsys.readouterr().err
+    for file in ("curves.xyz", "no/curves.png"):
+        assert main([*plot[:2], "--plot", str(tmp_path / file)]) == 2
+        assert f"--plot {tmp_path / file}: " in capsys.readouterr().err
+
+
 def test_a_run_by_code_of_before_is_run_again_and_it_is_said(capsys, tmp_path):
     given = [*RUN, "--out", str(tmp_path)]
     assert main(given) == 0

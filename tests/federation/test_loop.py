@@ -10,8 +10,9 @@ import torch
 from core import algorithms
 from core.data import Split, load, with_validation
 from core.errors import InputError
-from core.federation import Runtime, Schedule, distribute, select
+from core.federation import Ledger, Runtime, Schedule, State, checkpoint, distribute, select
 from core.federation import rounds as federated
+from core.federation.checkpoint import Checkpoint
 from core.federation.client import owner
 from core.models import count_parameters
 from core.rng import Rng
@@ -42,10 +43,9 @@ def test_what_server_and_clients_share_is_written_once(task, tmp_path):
     clients, shared = make_clients(TINY, task), torch.arange(50_000.0)
     for client in clients:
         client.memory |= {"shared": shared, "own": shared[:3] + client.id}
-    next(rounds(TINY, task=task, clients=clients, checkpoint=tmp_path / "c"))
+    checkpoint.save(tmp_path / "c", {}, Checkpoint(State(task), Ledger(), []), clients)
     assert 200_000 < (tmp_path / "c").stat().st_size < 400_000
-    fresh = make_clients(TINY, task)
-    next(rounds(TINY, task=task, clients=fresh, checkpoint=tmp_path / "c"))
+    checkpoint.restore(tmp_path / "c", {}, task, fresh := make_clients(TINY, task))
     for client in fresh:
         assert torch.equal(client.memory["shared"], shared)
         assert torch.equal(client.memory["own"], shared[:3] + client.id)

@@ -135,9 +135,8 @@ def test_a_client_goes_on_with_its_own_statistics(task, monkeypatch, one_by_one)
 
     monkeypatch.setattr(fedavg, "train", noting)
     run = attrs.evolve(TINY, active=None, rounds=2, clients=2)
-    clients = make_clients(run, task)
-    results = rounds(run, task=task, clients=clients)
-    next(results)
+    results = rounds(run, task=task)
+    clients = next(results).clients
     kept = [take("model/buffers/", client.memory) for client in clients]
     next(results)
     for before, after in zip(kept, started[2:], strict=True):

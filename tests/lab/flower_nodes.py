@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 from core.federation import Runtime
+from core.federation.tensors import fingerprint
 from core.rng import SecretRng
 from lab import Experiment, run
 
@@ -140,7 +141,10 @@ def one_by_one(stated: Experiment, elsewhere: bool = False, away=lambda client, 
     def at_clients(call, clients, messages, rng, form):
         found = {}
         for one in (one for one in clients if not away(one, rng)):
-            path = (f"1-{stated.id}-{one.id}", *rng.path)
+            message = messages[one.id]
+            asked = json.dumps([call, rng.path]) + json.dumps(message.meta, sort_keys=True)
+            identity = fingerprint(asked, message.tensors)
+            path = (f"1-{stated.id}-{one.id}-{identity}", *rng.path)
             # of a private node whose secret is the run's seed
             mine = SecretRng(stated.seed, path) if algorithm.private else rng
             found[one.id] = here(call, [one], {one.id: messages[one.id]}, mine)[one.id]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from core.baselines.fedkd import FedKD
 from core.errors import InputError
 from core.federation import Client, Message, Runtime
 from core.files import alone
@@ -153,6 +154,22 @@ def test_a_private_node_answers_the_same_address_with_another_content_as_another
     for change in ({"noise": 0.0}, {"queries": 41}):  # nor does it answer with less noise
         with pytest.raises(InputError, match="privacy budget"):
             ask(nodes.contexts[101], **change)
+
+
+def test_another_question_at_one_address_draws_other_noise(monkeypatch):
+    """Whatever a method refuses: their difference would have no noise."""
+    drawn = []
+
+    def watched(values, sensitivity, multiplier, generator):
+        drawn.append(generator.get_state())
+        return values
+
+    monkeypatch.setattr(differential, "with_noise", watched)
+    monkeypatch.setattr(FedKD, "_keep_to_budget", lambda *given: None)
+    nodes, ask = private_votes()
+    for seed in (6, 7, 6):
+        ask(nodes.contexts[100], seed=seed)
+    assert not torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[0], drawn[2])
 
 
 def test_two_questions_at_once_do_not_get_the_same_noise(tmp_path, monkeypatch):

@@ -435,7 +435,7 @@ mean, trim: 0.1, generator_form: plain, discriminator_norm: instance, discrimina
 discriminator_rests: false, init: noise, generated_steps: null, statistics: own, encoder: task,
 encoder_width: 128, encoder_depth: 3, transferability_form: printed, temperature: 1.0,
 embedding_bound: 0.0, output: pixels, draws: once, moments: kept, ema_start: generator,
-perceptual: 1.0,
+perceptual: 1.0, kernel: linear,
 }""")
 
 

@@ -94,7 +94,7 @@ def test_a_registered_name_is_an_experiments_model_and_nobody_elses():
         algorithm="fedavg", dataset="digits", model="with_features", rounds=1, settings=QUICK
     )
     assert 0 <= run(experiment, record="record.json").metrics["accuracy"] <= 1
-    with pytest.raises(InputError, match="a record names its network"):
+    with pytest.raises(InputError, match="a record names its model"):
         run(experiment, task=Task(load("digits"), WithFeatures))
     for name in ("convnet", "", 3):
         with pytest.raises(InputError, match="a name of its own"):

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from core.errors import InputError
-from lab import Experiment, Record
-from lab.report import charts, style
+from lab import Experiment, Record, records, run
+from lab.report import charts, style, table
 from lab.report.figures import condensed_images, image_rows, show, to_html
 
 MB = 2**20
@@ -34,6 +34,24 @@ def record(algorithm="fedavg", seed=0, accuracies=(0.25, 0.5), up=MB, down=MB):
     ]
     experiment = Experiment(algorithm=algorithm, dataset="digits", seed=seed)
     return Record(experiment, {}, "f", {}, "c", "complete", rounds)
+
+
+def test_curves_of_a_folder_are_named_by_what_differs(tmp_path):
+    for lr in (0.1, 0.3):
+        settings = {"lr": lr, "local_steps": 1}
+        one = Experiment(algorithm="fedavg", dataset="digits", rounds=1, settings=settings)
+        run(one, record=tmp_path / "adhoc" / f"{one.id}.json")
+    for runs, by, names in (
+        (str(tmp_path), None, {"lr 0.1", "lr 0.3"}),
+        (tmp_path, "lr", {"0.1", "0.3"}),
+        (records(tmp_path), "split", {"iid"}),
+        (list(records(tmp_path).values()), "lr", {"0.1", "0.3"}),
+    ):
+        assert set(charts.curve_frame(runs, by=by)["label"]) == names
+    assert table(tmp_path)._repr_html_().count("<tr>") == 2
+    for wrong, match in ((7, "give records, or the"), ([1], "not .1"), ("~/no", "records below /")):
+        with pytest.raises(InputError, match=match):
+            charts.curves(wrong)
 
 
 def drawn(figure):
