@@ -106,7 +106,7 @@ def test_with_logits_only_no_model_crosses_the_network_and_each_is_tested(task, 
         assert last.ledger.total(way).keys() <= {"logits", "meta"}
     models = experiment.new_algorithm().model(last.state)
     assert len(models) == 3 and "accuracy_std" in last.metrics
-    for client, model in zip(clients, models, strict=True):
+    for client, model in zip(last.clients, models, strict=True):
         for name, value in pack(model).items():
             assert torch.equal(value, client.memory[f"model/{name}"])
 

@@ -221,9 +221,8 @@ def test_two_architectures_of_teachers(task):
     residual = {"model": "resnet8", "width": 4, "grid": 1}
     both = FAST | {"teacher_models": [residual, {"model": "convnet", "width": 4}]}
     experiment = attrs.evolve(TINY, rounds=1, settings=both)
-    clients = make_clients(experiment, task)
-    (result,) = rounds(experiment, task=task, clients=clients)
-    networks = teachers(clients, experiment.new_algorithm().settings)
+    (result,) = rounds(experiment, task=task)
+    networks = teachers(result.clients, experiment.new_algorithm().settings)
     assert Stacked(networks).groups == [[0, 2], [1]]
     kinds = [type(network).__name__ for network in networks]
     assert kinds == ["ResNet8", "ConvNet", "ResNet8"]

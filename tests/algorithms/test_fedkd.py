@@ -99,9 +99,9 @@ def test_noise_is_added_once_to_the_ensemble_or_left_to_every_batch():
 
 def test_teachers_train_in_the_rounds_they_are_given_then_answer_and_are_forgotten(task):
     experiment = attrs.evolve(tiny(local_rounds=2), rounds=3)
-    clients, remembered, results = make_clients(experiment, task), [], []
-    for result in rounds(experiment, task=task, clients=clients):
-        remembered.append([bool(client.memory) for client in clients])
+    remembered, results = [], []
+    for result in rounds(experiment, task=task):
+        remembered.append([bool(client.memory) for client in result.clients])
         results.append(result)
     assert remembered == [4 * [True], 4 * [False], 4 * [False]]
     assert [result.up > 0 for result in results] == [False, True, False]

@@ -139,6 +139,8 @@ def _watch_calls(algorithm: Algorithm, subject: Subject, seen: Watched) -> None:
         return subject.new().at_clients(call, [client], messages, rng, form)[client.id]
 
     def at_clients(call: str, clients: Any, messages: Any, rng: Any, form: Any) -> dict:
+        live = {client.id: client for client in clients}
+        seen.clients[:] = [live.get(client.id, client) for client in seen.clients]
         sent = [messages[client.id] for client in clients]
         seen.served += [("down", one) for one in sent if one.tensors or one.meta]
         twins = [client.copy() for client in reversed(clients)]
