@@ -157,10 +157,9 @@ show(dots(pd.concat(rows), "points"))
 # the others in each measured column of Figure 4:
 
 # %%
-lead = leads("fedmk", "figure4", "FedMK", profile=best).reset_index()
-lead = lead.dropna(subset="measured")
-name = lead["column"] + ", over " + lead["rival"]
-show(dots(lead.assign(name=name, value=lead["measured"]), "points"))
+lead = leads("fedmk", "figure4", "FedMK", profile=best).dropna(subset="value")
+name = lead["name"] + ", over " + lead["rival"]
+show(dots(lead.assign(name=name), "points"))
 
 # %%
 table("fedmk", "figure4", best)

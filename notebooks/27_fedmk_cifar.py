@@ -188,12 +188,10 @@ for label, chosen in (
     ("untuned", lambda row: "," not in row),
     ("tuned", lambda row: row.endswith("tuned")),
 ):
-    lead = leads("fedmk", 1, "FedMK", chosen, best).reset_index()
-    lead = lead[lead["column"].str.startswith("cifar10-")]
-    name = lead["column"] + ", others " + label
-    frames.append(lead.assign(name=name, value=lead["measured"]))
-lead = pd.concat(frames).rename(columns={"printed": "paper"})
-show(dots(lead, "points over the best other method"))
+    lead = leads("fedmk", 1, "FedMK", chosen, best)
+    lead = lead[lead["name"].str.startswith("cifar10-")]
+    frames.append(lead.assign(name=lead["name"] + ", others " + label))
+show(dots(pd.concat(frames), "points over the best other method"))
 
 # %% [markdown]
 # FedMK had more tries than the others: beside four of a step size, as they, four schedules and the variants above.

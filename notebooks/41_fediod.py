@@ -310,7 +310,7 @@ show(bars(one, "accuracy (%)", "Teachers, their ensembles, and the student"))
 
 # %% [markdown]
 # The student has seen the ensemble on generated images only, none of them real. [Losses and
-# weights](42_fediod_ablations) asks what each term and factor adds, and [student against ensemble](53_fediod_teachers)
+# weights](42_fediod_ablations) asks what each term and factor adds, and [student against ensemble](46_fediod_results)
 # where accuracy is lost.
 #
 # ## Take away

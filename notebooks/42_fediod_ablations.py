@@ -395,7 +395,7 @@ table("fediod", 6, best)
 # ## Variants that learn
 #
 # With the authors' losses and networks, ten times their rates and teachers of 1,000 steps, students learn ([how that was
-# found](53_fediod_teachers)). Here terms come back one by one on MNIST, with the factors and forms of their script: its
+# found](46_fediod_results)). Here terms come back one by one on MNIST, with the factors and forms of their script: its
 # uniqueness rewards teachers that *agree* {eq}`eq:ior-released`, so this does not test the paper's. Each row minus
 # *GAN, Eq. 2*:
 

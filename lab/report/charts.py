@@ -225,7 +225,7 @@ def dots(frame: pd.DataFrame, xlabel: str, title: str = "", digits: int = 1) -> 
         ends = [end.where(np.isfinite(end), 0) for end in (below, above)]
         look = {"fmt": "o", "color": style.PALETTE[0], "label": "ours"}
         axes.errorbar(frame["value"], range(len(frame)), xerr=ends, **look)
-        if "paper" in frame:
+        if "paper" in frame and frame["paper"].notna().any():
             look = {"mfc": "none", "color": style.PALETTE[1], "label": "paper"}
             axes.plot(frame["paper"], range(len(frame)), "D", **look)
             axes.figure.legend(loc="outside lower right", ncols=2)
@@ -263,7 +263,7 @@ def heat_map(frame: pd.DataFrame, title: str = "") -> Figure:
     with canvas(max(7.2, 3 + 0.7 * len(columns)), 2 + 0.4 * len(rows), title) as axes:
         look: dict[str, Any] = {"cmap": "vlag_r", "vmin": -most, "vmax": most, "linewidths": 1}
         look |= {"annot": True, "fmt": "+.1f", "cbar_kws": {"label": "ours minus paper"}}
-        sns.heatmap(wide, ax=axes, yticklabels=[textwrap.fill(name, 32) for name in rows], **look)
+        sns.heatmap(wide, ax=axes, yticklabels=[textwrap.fill(name, 44) for name in rows], **look)
         for row, column in shown.loc[less, ["row", "column"]].itertuples(index=False):
             at = columns.index(column), rows.index(row)
             axes.add_patch(Rectangle(at, 1, 1, fill=False, hatch="////", alpha=0.35, linewidth=0))

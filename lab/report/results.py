@@ -189,11 +189,9 @@ def leads(
     profile: str | None = None,
     measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
-    """By how much the accuracy of a method is above that of the best other, a row for each column of the
-    table: `printed` and `measured` in points, `printed rivals` and `measured rivals`, their numbers. A
-    measured lead is that over the best `rival` on the `seeds` that both have, `low` and `high` the ends of
-    its 90% interval, `ahead`, whether the interval over every rival is above 0, and `behind`, whether that
-    over some rival is below.
+    """By how much the accuracy of a method is above that of the best other, in points, a row for each column
+    of the table, as `charts.dots` draws it: its `name`, the measured lead (`value`) over the best `rival` on
+    the `seeds` that both have, the ends of its 90% interval, `low` and `high`, and the lead in the `paper`.
 
     Args:
         method: the name of its row; rivals: which of the other rows count.
@@ -211,18 +209,14 @@ def leads(
         lead = lead_over(method, others, cells, known) if method in cells else None
         mean, low, high = lead.interval if lead else (math.nan,) * 3
         rows[column] = {
-            "printed": printed[method] - max(beside) if beside and method in printed else math.nan,
-            "measured": mean,
+            "value": mean,
             "low": low,
             "high": high,
-            "ahead": bool(lead and lead.above(0)),
-            "behind": bool(lead and lead.below(0)),
+            "paper": printed[method] - max(beside) if beside and method in printed else math.nan,
             "rival": lead.rival if lead else "",
-            "printed rivals": len(beside),
-            "measured rivals": len(lead.gaps) if lead else 0,
             "seeds": lead.seeds if lead else 0,
         }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("column")
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("name").reset_index()
 
 
 def readings_beside(

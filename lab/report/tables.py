@@ -32,8 +32,9 @@ def table(
 ) -> style.Html:
     """A table of a paper: methods down; in each cell the printed value in bold, below it the measured mean
     and standard deviation, then number of seeds and verdict. Unless a profile is given, each cell is at the
-    best budget that is measured, and further rows have other interpretations (`choices`). Columns without a
-    number of ours are folded, and so is the list of all cells with difference, reason and command.
+    best budget that is measured, and further rows have other interpretations (`choices`). Folded are rows and
+    columns that the paper does not have, columns without a number of ours, and the list of all cells with
+    difference, reason and command.
 
     Without `table`, `paper` is a folder that `run --out` filled: a row for each setting of its runs.
 
@@ -71,11 +72,22 @@ def table(
     if not had.any():
         summary = f"{title}. Nothing is measured yet ({verdict_counts(frame)})."
         return style.Html(style.folded(summary, note + _grids(frame, names, title) + details))
-    body = note + _grids(frame, [name for name in names if had.get(name)], title)
+    own, shown = _own(frame), [name for name in names if had.get(name)]
+    body = note + _grids(frame[~own], shown, title)
+    if own.any():
+        summary = "Rows and columns that the paper does not have"
+        body += style.folded(summary, _grids(frame[own], shown, title))
     if waiting := [name for name in names if not had.get(name, True)]:
         summary = f"Columns without a number of ours: {', '.join(waiting)}"
         body += style.folded(summary, _grids(frame, waiting, title))
     return style.Html(body + details)
+
+
+def _own(frame: pd.DataFrame) -> pd.Series:
+    """Which cells are in a row or column without a number of the paper; none where it has no number."""
+    reported = frame["printed_text"].ne("")
+    both = [reported.groupby(frame[side]).transform("any") for side in ("row", "column")]
+    return reported.any() & ~(both[0] & both[1])
 
 
 def heading(spec: TableSpec) -> str:
@@ -89,6 +101,7 @@ def heading(spec: TableSpec) -> str:
 
 def _grids(frame: pd.DataFrame, names: Sequence[str], title: str) -> str:
     """The cells of some columns as HTML tables of at most `ACROSS` columns; measures of a column together."""
+    names = [name for name in names if name in set(frame["column"])]
     of = frame[frame["column"].isin(names)].replace(
         {"column": {one: _wrapped(one) for one in names}}
     )
@@ -178,7 +191,7 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
         f"mean ± standard deviation over n seeds, measured at the profile {' or '.join(places)}"
     )
     compared = bool(frame["printed_text"].any())
-    lines = [f"In bold: as printed. Below it: {spread}." if compared else f"Shown: {spread}."]
+    lines = [f"In bold: the paper. Below it: {spread}." if compared else f"Shown: {spread}."]
     if (seen["several"]).any():
         lines.append(
             "Each cell is at the best budget that is measured. Where those of a column differ, it is named; "

@@ -92,18 +92,17 @@ def test_a_lead_is_over_the_best_of_the_others():
     runs = known("fedmk", 3, "paper", scores | {"FedGen, tuned": (0.95,)})
     plain = leads("fedmk", 3, "FedMK", lambda row: "," not in row, None, runs).iloc[0].to_dict()
     # FedAvg's third seed has no pair: 10 and 6 points; FedGen's only seed decides nothing
-    expected = {"measured": 8, "low": 8 - 2 * T1, "high": 8 + 2 * T1}
-    # as printed: 88.85 over FedGen's 86.44
-    expected["printed"] = 2.41
+    expected = {"value": 8, "low": 8 - 2 * T1, "high": 8 + 2 * T1}
+    # the paper: 88.85 over FedGen's 86.44
+    expected["paper"] = 2.41
     assert {name: plain.pop(name) for name in expected} == pytest.approx(expected)
-    counts = {"printed rivals": 5, "measured rivals": 2, "seeds": 2}
-    assert plain == counts | {"rival": "FedAvg", "ahead": False, "behind": False}
+    assert plain == {"name": "mnist-pathological", "rival": "FedAvg", "seeds": 2}
     alone = leads("fedmk", 3, "FedMK", lambda row: row == "FedGen, tuned", None, runs).iloc[0]
-    assert alone["measured"] == pytest.approx(-15) and alone["seeds"] == 1
+    assert alone["value"] == pytest.approx(-15) and alone["seeds"] == 1
     # a row that is not in all columns has a line for each all the same
     some = leads("fediod", 1, "FedIOD, released script for 0.1", measured={})
-    assert list(some.index) == [line.name for line in TableSpec.find("fediod", 1).columns]
-    assert some["measured"].isna().all() and not some["seeds"].any()
+    assert list(some["name"]) == [line.name for line in TableSpec.find("fediod", 1).columns]
+    assert some["value"].isna().all() and not some["seeds"].any()
 
 
 def test_a_gain_is_over_the_seeds_that_both_have():

@@ -135,7 +135,7 @@ def test_an_executed_notebook_is_kept_until_something_changes(tiny, tmp_path, mo
     ("name", "reaches"),
     [
         ("book/results/fedvck/0123456789ab.json", True),
-        ("book/bottom_lines.yaml", True),
+        ("book/conclusions.yaml", True),
         ("book/tables/fedvck/1.yaml", True),
         ("core/rng.py", True),
         ("lab/report/charts.py", True),
