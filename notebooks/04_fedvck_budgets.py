@@ -104,7 +104,7 @@ readings_beside("fedvck", "ladder", size, reported).round(1)
 
 # %% [markdown]
 # Only verdicts on the methods as the paper describes them are counted in the book. Test accuracies of this very column
-# were used to choose among the other rows, so it is [alpha 0.02](57_fedvck_size) that tests the choice.
+# were used to choose among the other rows, so it is [alpha 0.02](17_fedvck_results) that tests the choice.
 #
 # *As many real images* is a control: the server trains as long on random *real* images, as many as FedVCK sends in
 # ten rounds. A federation may not send them; they say what a budget of images and steps can give. How far is each row

@@ -11,7 +11,7 @@
 # - *copies*: do condensed images show private ones? The control are images that played no part;
 # - *deep leakage*: which image has this gradient {cite:p}`dlg`?
 #
-# The papers' tables are compared in [FedVCK's privacy](16_fedvck_privacy) and [FedIOD's](43_fediod_privacy).
+# The papers' tables are compared in [FedVCK's results](17_fedvck_results) and [FedIOD's](43_fediod_privacy).
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.

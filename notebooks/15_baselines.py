@@ -27,7 +27,7 @@
 # Where each method acts.
 # ```
 #
-# How well they do is the subject of their [results](19_baselines_results).
+# How well they do is among [FedVCK's results](17_fedvck_results).
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.

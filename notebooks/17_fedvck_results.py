@@ -1,16 +1,13 @@
 # %% [markdown]
 # # FedVCK: results
 #
-# *Question:* which of FedVCK's {cite:p}`fedvck` numbers and claims hold when they are measured again?\
-# *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.
+# *Question:* which of FedVCK's {cite:p}`fedvck` numbers and claims hold when they are measured again: accuracy, bytes and
+# privacy?\
+# *Time:* some seconds on one CPU core; nothing is trained here. *Data:* the records that come with the book.\
+# *Learn first:* [FedVCK](11_fedvck) and [its baselines](15_baselines).
 #
-# How the method works is in [its lesson](11_fedvck). Here are the
-# paper's main claims and its Tables 2, 3, 6, 7, 11 and 12. [Budget and initialisation](04_fedvck_budgets),
-# [ablations](12_fedvck_ablations), [released code](13_fedvck_paper_vs_released),
-# [communication](14_fedvck_communication) and [privacy](16_fedvck_privacy) have pages of their own, and so have [the
-# rivals](19_baselines_results).
-#
-# `shown` is the profile that the tables show; "best" is the best budget that is measured.
+# `shown` is the budget of the tables; "best" is the best that is measured. `size` is the budget of the section on the
+# paper's network.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -26,254 +23,386 @@ if importlib.util.find_spec("core") is None:
 
 # %% tags=["parameters"]
 shown = "best"
+size = "converged"
 
-# %% tags=["hide-input"]
-from math import nan
-
+# %%
 import pandas as pd
+import torch
 
-from lab.report import (
-    metrics_frame,
-    progress,
-    show,
-    table,
-    table_frame,
-)
+from core import models
+from core.condensation.engine import Condensation, condensed_counts
+from core.privacy import membership
+from core.rng import Rng
+from lab.forms import TABLES
+from lab.report import curves, dots, metrics_frame, progress, show, table
 from lab.report.charts import heat_map
 from lab.report.claims import claims_table
-from lab.report.findings import bottom_line
-from lab.report.frames import evidence_frame
-from lab.report.results import (
-    cost,
-    leads,
-)
-from lab.report.texts import Markdown
+from lab.report.findings import conclusions
+from lab.report.frames import evidence_frame, table_frame, table_runs
+from lab.report.intervals import interval
+from lab.report.results import cost, gains, leads
+from lab.report.tuning import settings_seen
+from lab.report.verdict import MB
 
 best = None if shown == "best" else shown
 
 # %% [markdown]
-# ## In short
-
-# %% tags=["hide-input"]
-Markdown(bottom_line("fedvck"))
-
-# %% [markdown]
-# Ours minus the paper's numbers, each at the best budget that was run:
+# ```{admonition} Summary
+# **Scope.** [The paper](https://arxiv.org/abs/2412.18557) ([code](https://github.com/Youth-49/FedVCK_2024)). Two columns of
+# CIFAR-10 are measured with its network, data and rounds; the others at a smaller budget, or not yet.
+#
+# **Results.** With the settings of the authors' code, Adam on the images and 320 steps a round FedVCK is consistent with its
+# reported accuracy; the first column chose these settings. It leads FedAvg, but FedDM from real images leads it. Real images
+# help FedVCK as well. The claim on privacy is open: the attack hardly finds real images that are sent as they are.
+#
+# **Easy.** The bytes of Table 9 follow from the sizes of networks, images and splits.
+#
+# **Difficult.** Paper and code differ in optimiser, normalisation and initialisation, each worth many points.
+#
+# **Compute.** [Last section](#sec-vckr-cost).
+# ```
+#
+# What these conclusions rest on: the first minus the second, in points, with the 90% interval (over paired seeds where both are
+# ours), and the paper's difference. The Dirichlet alpha of a split, which the paper calls $\beta$, stands behind the data set.
 
 # %%
-found = evidence_frame("fedvck", "11").query("metric == 'accuracy'")
-show(heat_map(found, "FedVCK's Table 11: test accuracy, in points"))
+show(dots(conclusions("fedvck"), "difference (points), 90% interval"))
 
 # %% [markdown]
-# [Who leads at the paper's size](57_fedvck_size) has a page of its own: two columns of CIFAR-10 with the paper's network,
-# rounds and local epochs, all rivals at 0.05 with fewer local epochs, STL10 with test labels of our own, and medical
-# images that are at hand.
+# Ours minus the paper's numbers, each at the best budget that was run. Last rows are settings of ours:
+
+# %%
+evidence = evidence_frame("fedvck", "11").query("metric == 'accuracy'")
+show(heat_map(evidence, "FedVCK's Table 11: test accuracy, in points"))
+
+# %% [markdown]
+# ## Tables 2 and 3: medical images
 #
-# The tables of this page have the budget of a laptop, but for a row on STL10, and nothing follows from it for the
-# paper's. FedVCK's accuracy minus that of the best other method of the column, the `rival`, in points, as printed and as
-# measured, over the seeds that both have, with the ends of a 90% interval; medical columns are those of Table 3, others
-# of Table 11. `by intervals`: whether it is ahead of each rival, or behind some, by each one's own interval:
+# Table 2 has 100 rounds, Table 3 ten. Runs at the laptop's budget have ten, so Table 2 is pending.
 
-# %% tags=["hide-input"]
-lead = pd.concat(
-    {
-        number: leads("fedvck", number, "FedVCK", profile=best)
-        for number in (2, 3, 7, 11)
-    },
-    names=["table"],
-)
-pair = lead.dropna(subset=["printed", "measured"])
-whole, single = pair[pair["seeds"] > 2], pair[pair["seeds"] < 3]
-few = [
-    f"{of.measured:+.1f} in {column} of Table {number}"
-    for (number, column), of in single.iterrows()
-]
-Markdown(
-    f"FedVCK leads in {(lead['printed'] > 0).sum()} of "
-    f"{lead['printed'].notna().sum()} columns as printed. Of "
-    f"{len(whole)} columns that are printed and measured with three seeds it "
-    f"leads in {(whole['measured'] > 0).sum()}; its lead there is "
-    f"{whole['measured'].mean():+.1f} points on average, in print "
-    f"{whole['printed'].mean():+.1f}. "
-    + (f"With fewer seeds, which say little: {', '.join(few)}. " if few else "")
-    + "`pneumoniamnist_224` is measured at 28 pixels."
-    if len(whole)
-    else "Nothing is measured yet."
-)
-
-# %% tags=["hide-input"]
-lead = lead.rename(columns={"ahead": "ahead of each", "behind": "behind some"})
-visible = lead[lead["measured"].notna()].droplevel("table").round(1)
-ends = visible[["low", "high"]].map("{:.1f}".format).agg(" to ".join, axis=1)
-visible["90% interval"] = ends.where(visible["seeds"] > 1, "one seed")
-visible["by intervals"] = [
-    "ahead of each" if ahead else "behind some" if behind else "neither"
-    for ahead, behind in zip(
-        visible["ahead of each"], visible["behind some"], strict=True
-    )
-]
-visible.set_index("rival", append=True)[
-    ["printed", "measured", "90% interval", "by intervals", "seeds"]
-]
-
-# %% tags=["hide-input"]
-measures = ["accuracy", "balanced_accuracy"]
-names = ["column", "row", "seed"]
-both = pd.concat(
-    metrics_frame("fedvck", number, best).reindex(columns=names + measures)
-    for number in (3, 11)
-).set_index(names)
-means = 100 * both.groupby(names[:2], sort=False).mean()
-rival = lead[lead["seeds"] > 0].droplevel("table")["rival"]
-told = [
-    f"In {column} the best rival, *{rival[column]}*, has an accuracy of "
-    f"{of.accuracy:.1f}% and a balanced one of {of.balanced_accuracy:.1f}%: "
-    "it names the largest class nearly always. FedVCK has "
-    f"{means.loc[(column, 'FedVCK'), 'balanced_accuracy']:.1f}% by that "
-    "measure ([more](#sec-vckr-balanced))."
-    for (column, row), of in means.iterrows()
-    if row == rival.get(column) and 2 * of.balanced_accuracy < of.accuracy
-]
-Markdown(" ".join(told))
-
-# %% mystnb={"code_prompt_show": "Show the leads of all columns"} tags=["hide-cell"]
-lead.replace([float("-inf"), float("inf")], float("nan")).round(2)
-
-# %% [markdown]
-# A measured lead counts for little as long as rivals are missing, or as it rests on one seed. In Table 14 "w.o." is
-# *without*, L_rc the contrastive loss and P_w the selection by $P_w$. What the paper rests on, judged by paired
-# differences over seeds:
-
-# %% tags=["hide-input"]
-claims_table("fedvck", main=True)
-
-# %% [markdown]
-# [All claims](50_verdicts) stand among the verdicts. How far the tables are:
-
-# %% tags=["hide-input"]
-progress("fedvck")
-
-# %% tags=["hide-input"]
-cost("fedvck").round(1)
-
-# %% [markdown]
-# ## Medical data
-#
-# Table 2 gives the methods 100 rounds, Table 3 ten. The paper writes $\beta$ for the Dirichlet concentration
-# $\alpha$. The question behind both: does FedVCK lead in every column, and does it lose less than the
-# others when rounds are few?
-
-# %% tags=["hide-input"]
+# %%
 table("fedvck", 2, best)
 
-# %% tags=["hide-input"]
+# %%
 table("fedvck", 3, best)
 
 # %% [markdown]
-# ## Natural images
+# ## Tables 5 and 9: bytes
 #
-# Table 7 has 100 rounds, Table 11 ten. The laptop profile has at most ten rounds, so its runs stand in Tables 3 and 11
-# only; Tables 2 and 7 wait for longer ones.
+# Measured values are read from the ledgers of real runs. A smaller budget has a thinner network and fewer condensed images.
 
-# %% tags=["hide-input"]
+# %%
+table("fedvck", 5, best)
+
+# %%
+table("fedvck", 9, best)
+
+# %% [markdown]
+# Do the numbers follow from what the paper says? A model costs 4 bytes a parameter and client; the size, channels and classes
+# of the images decide how many there are. One MB is $2^{20}$ bytes:
+
+# %%
+#: side, channels and classes of the images, share of condensed images
+facts = pd.DataFrame(
+    {
+        "pathmnist": (28, 3, 9, 0.01),
+        "octmnist": (28, 1, 4, 0.01),
+        "organsmnist": (28, 1, 11, 0.05),
+        "organcmnist_224": (224, 1, 11, 0.05),
+        "pneumoniamnist_224": (224, 1, 2, 0.05),
+        "cifar10": (32, 3, 10, 0.02),
+        "stl10": (32, 3, 10, 0.05),
+        "imagenette": (64, 3, 10, 0.01),
+    },
+    index=["side", "channels", "classes", "share"],
+).T
+reported = table_frame("fedvck", 9).query("metric == 'upload_mb_per_round'")
+reported = reported.assign(data=reported["column"].str.rpartition("-")[0])
+reported = reported.pivot(index="data", columns="row", values="printed")
+
+
+def model_bytes(side, channels, classes, share):
+    kind = "resnet18" if side == 224 else "convnet"
+    sides = int(channels), int(side), int(classes)
+    network = models.build(kind, *sides, Rng(0))
+    return 4 * sum(p.numel() for p in network.parameters())
+
+
+sent = [10 * model_bytes(*one) / MB for one in facts.to_numpy()]
+networks = pd.DataFrame({"computed (MB)": sent}, index=facts.index)
+networks.assign(paper=reported["FedAvg"]).round(2)
+
+# %% [markdown]
+# All but one agree to the digit. OrganC has 11 classes and Pneumonia two, but the paper gives both the cost of two.
+#
+# A condensed image costs one byte a pixel and channel. Each class of a client gets its share, rounded up, and at least five
+# images, as in the released code; and the authors' files of splits leave out classes of which a client has few images. For the
+# splits at 0.05 that are at hand:
+
+# %%
+splits = pd.read_csv(TABLES / "fedvck" / "split_sizes.csv").query("listed")
+rows = {}
+for name, of in splits.groupby("dataset"):
+    plan = Condensation(share=facts.loc[name, "share"], min_images=5)
+    many = condensed_counts(torch.tensor(of["images"].to_numpy()), plan).sum()
+    pixels = facts.loc[name, "channels"] * facts.loc[name, "side"] ** 2
+    rows[name] = {
+        "images": int(many),
+        "computed (MB)": int(many) * pixels / MB,
+        "paper": reported.at[name, "FedVCK"],
+    }
+pd.DataFrame(rows).T.round(2)
+
+# %% [markdown]
+# STL10 has colour images, but the paper's cost is that of one channel. Mean logits and labels, which are sent as well, are not
+# counted in the paper, and neither is the download: a model in every round, as in FedAvg. [Bytes](26_communication) has the
+# formula.
+#
+# ## Tables 6 and 12: privacy
+#
+# How well does an attack (LiRA {cite:p}`lira`) tell members of the training set from other images? It was not released; the
+# paper states neither its shadow models nor the round. Here one program [attacks every method](09_attacks), with 16 shadow
+# models after one round on a tenth of the data; non-members are test images. Table 6 is measured on HAM10000 in place of
+# OrganSMNIST.
+
+# %%
+table("fedvck", 6, best)
+
+# %%
+table("fedvck", 12, best)
+
+# %% [markdown]
+# A low number has two causes: the upload tells little, or the attack finds little. The control decides: clients that send real
+# images as they are (*random selection*) hide nothing. Mean area under the curve (AUC), minus what an attack has that knows
+# nothing (which is above 0.5, as each client below 0.5 counts as 0.5), over seeds:
+
+# %%
+numbers = [*(table_runs("fedvck", n, best and [best]) for n in (6, 12))]
+runs = pd.concat([*numbers, table_runs("fedvck", "privacy", best and [best])])
+runs = runs.drop_duplicates("id")
+
+
+def above_chance(record):
+    """Mean AUC of the attack minus that of one that knows nothing."""
+    found, mean = record.metrics, "mia_auc_mean"
+    targets = [int(found[k]) for k in found if k.startswith("mia_members/")]
+    return found[mean] - membership.defence_by_chance(targets)[mean]
+
+
+runs = runs.assign(gap=[above_chance(record) for record in runs["record"]])
+runs["data"] = [record.experiment.dataset for record in runs["record"]]
+rows = [
+    (f"{row}, {data}", *interval(of["gap"].tolist()))
+    for (data, row), of in runs.groupby(["data", "row"], sort=False)
+]
+attacked = pd.DataFrame(rows, columns=["name", "value", "low", "high"])
+show(dots(attacked, "AUC above chance, 90% interval", digits=3))
+
+# %% [markdown]
+# On PneumoniaMNIST the images in the clear are hardly above chance. So a small area says that this attack finds little, not that
+# little is there. Attacks that images in the clear cannot pass, by the nearest upload in pixels and in features, are at
+# [attacks](09_attacks); the records do not hold the uploads that they need. A defence rate of one half, which the paper reports
+# for FedVCK, is what an attack that knows nothing gives ([errata](../book/errata)).
+
+# %% tags=["hide-output"]
+table("fedvck", "privacy", best)
+
+# %% [markdown]
+# ## Tables 7 and 11: natural images
+#
+# Table 7 has 100 rounds and is pending, Table 11 ten. Two columns have rows at the paper's size, with the settings that come
+# nearest to the paper; each cell names its budget where they differ.
+
+# %%
 table("fedvck", 7, best)
 
-# %% tags=["hide-input"]
+# %%
 table("fedvck", 11, best)
 
 # %% [markdown]
-# At 0.02 a client has fewer classes than at 0.05. The paper says that this hardly touches FedVCK. What each method
-# loses from one column to the other, in points, with the standard error of the measured difference (for the paper's
-# size see [its page](57_fedvck_size)):
+# The paper's claim is a lead in every column. FedVCK minus the best other method among rows of one budget, in Tables 3 and 11:
 
-# %% tags=["hide-input"]
-at = table_frame("fedvck", 11, best).pivot(index="row", columns="column")
-near, far = "cifar10-0.05", "cifar10-0.02"
-losses = pd.DataFrame(
-    {kind: at[kind][near] - at[kind][far] for kind in ("printed", "measured")}
-)
-variance = at["std"] ** 2 / at["seeds"]
-losses["error"] = (variance[near] + variance[far]) ** 0.5
-losses["seeds"] = at["seeds"][[near, far]].min(axis=1).astype(int)
-losses = losses.sort_values("printed")
-losses.round(1)
-
-# %% tags=["hide-input"]
-ours, others = losses.loc["FedVCK"], losses.drop("FedVCK")
-Markdown(
-    f"In print FedVCK loses {ours.printed:.1f} points, the others between "
-    f"{others.printed.min():.1f} and {others.printed.max():.1f}. "
-    + (
-        f"Measured it loses {ours.measured:.1f} ± {ours.error:.1f}, the others "
-        f"between {others.measured.min():.1f} and {others.measured.max():.1f} "
-        f"({losses.seeds.min()} to {losses.seeds.max()} seeds a column); "
-        f"{(others.measured < ours.measured).sum()} of {len(others)} lose less."
-        if ours.seeds > 1
-        else "Measured with too few seeds to tell."
-    )
-)
+# %%
+lead = pd.concat(
+    [leads("fedvck", n, "FedVCK", profile=best) for n in (3, 11)]
+).dropna(subset="value")
+name = lead["name"] + ", over " + lead["rival"]
+show(dots(lead.assign(name=name), "lead (points), 90% interval"))
 
 # %% [markdown]
-# ## Privacy
+# A dot without a line is one seed. `pneumoniamnist_224` is measured at 28 pixels, and all of these are at the laptop's budget.
 #
-# Tables 6 and 12: how well an attack (LiRA) tells members of the training set from others; a
-# [page of its own](16_fedvck_privacy) runs it.
+# ## At the paper's size
+#
+# With the paper's network, data, ten rounds and ten local epochs, at the budget `reduced`: fewer steps on the images and
+# the server. FedVCK has the settings of the authors' code and Adam on the images, FedDM [starts from real
+# images](04_fedvck_budgets), both with 320 steps a round. The baselines have their default rates.
 
-# %% tags=["hide-input"]
-table("fedvck", 6, best)
 
-# %% tags=["hide-input"]
-table("fedvck", 12, best)
+# %%
+def lead_figure(name, row, title):
+    """Leads of a row of one of the book's tables, ours and the paper's."""
+    lead = gains("fedvck", name, "accuracy", row, size)
+    method = lead["row"].str.extract(r"^([\w-]+)")[0]
+    lead["paper"] = [
+        paper.get(("FedVCK", column), float("nan"))
+        - paper.get((other, column), float("nan"))
+        for column, other in zip(lead["column"], method, strict=True)
+    ]
+    several = lead["column"].nunique() > 1
+    lead["name"] = lead["row"] + (", " + lead["column"] if several else "")
+    lead.loc[method == "FedVCK", "paper"] = float("nan")
+    ends = {"value": -lead["gain"], "low": -lead["high"], "high": -lead["low"]}
+    lead = lead.assign(**ends).sort_values("value", ascending=False)
+    show(dots(lead, "lead of FedVCK (points), 90% interval", title=title))
+
+
+paper = table_frame("fedvck", 11, "paper").set_index(["row", "column"])
+paper = paper["printed"].to_dict()
+lead_figure("nearest", "FedVCK as released, Adam, twice", "CIFAR-10")
+
+# %% [markdown]
+# The best of many settings looks better than it is. How many settings of each method were run with the test images of
+# CIFAR-10 at 0.05 in view:
+
+# %%
+settings_seen("cifar10", 0.05).query("settings > 1").set_index("method")
+
+# %% [markdown]
+# The column at 0.02 was not used for model selection (FedVCK's fourth seed was added there after three were inconclusive), and
+# neither was STL10, whose test labels are ours; FedVCK has half of the steps there:
+
+# %%
+lead_figure("stl10", "FedVCK as released, Adam", "STL10")
+
+# %% [markdown]
+# All methods at 0.05, where those that send models train for three local epochs:
+
+# %%
+lead_figure("rivals", "FedVCK as released, Adam", "CIFAR-10 at 0.05")
+
+# %% [markdown]
+# What stronger heterogeneity costs, from 0.05 to 0.02: the paper says that FedVCK loses little and others much.
+
+# %%
+runs = table_runs("fedvck", "nearest", [size])
+scores = [100 * record.metrics["accuracy"] for record in runs["record"]]
+scores = runs.assign(score=scores).pivot(
+    index=["row", "seed"], columns="column", values="score"
+)
+near, far = "cifar10-0.05", "cifar10-0.02"
+rows = [
+    (
+        row,
+        *interval(of.tolist()),
+        paper[row.split()[0], near] - paper[row.split()[0], far],
+    )
+    for row, of in (scores[near] - scores[far]).dropna().groupby("row")
+]
+columns = ["name", "value", "low", "high", "paper"]
+show(dots(pd.DataFrame(rows, columns=columns), "points lost, 90% interval"))
+
+# %% [markdown]
+# The numbers behind these figures:
+
+# %% tags=["hide-output"]
+table("fedvck", "nearest", size)
+
+# %% tags=["hide-output"]
+table("fedvck", "stl10", size)
+
+# %% tags=["hide-output"]
+table("fedvck", "rivals", size)
 
 # %% [markdown]
 # (sec-vckr-balanced)=
 # ## Accuracy and balanced accuracy
 #
-# The paper prints accuracy. Where classes are uneven, a model that always names the most frequent one has a high
-# accuracy. *Balanced* accuracy, the mean over the classes of the share that is recognised, gives such a model one over
-# the number of classes. Accuracy / balanced accuracy in percent, from the same runs:
+# Where classes are uneven, a model that always names the largest has a high accuracy. *Balanced* accuracy, the mean over classes,
+# gives such a model 50% on PneumoniaMNIST and a seventh on HAM10000. Table 3's methods on medical images that are at hand, at
+# the paper's size, in percent:
 
-# %% tags=["hide-input"]
-pairs = [f"{one:.1f} / {balanced:.1f}" for one, balanced in means.to_numpy()]
-pd.Series(pairs, means.index, dtype=str).unstack("column").fillna("")
+# %%
+measures = ["accuracy", "balanced_accuracy"]
+by_row = metrics_frame("fedvck", "medical", size).groupby(["column", "row"])
+medical = (100 * by_row[measures].mean()).round(1).assign(n=by_row.size())
+medical.sort_values(["column", "balanced_accuracy"], ascending=False)
 
-# %% tags=["hide-input"]
-said = []
-for column, of in both.groupby("column", sort=False):
-    ahead = {}
-    for measure in measures:
-        scores = 100 * of[measure].unstack("row").droplevel("column")
-        # over the seeds that both have; the best rival comes nearest
-        gaps = -scores.sub(scores.get("FedVCK", nan), axis=0).drop(
-            columns="FedVCK", errors="ignore"
+# %% [markdown]
+# *Ten batches a round* is FedAvg with less local work and a rate chosen on validation data: on PneumoniaMNIST three seeds do not
+# say which of it and FedVCK is ahead.
+#
+# ## Accuracy against bytes
+#
+# All methods in two columns of Tables 3 and 11, both directions counted, at the budget of the tables. Along a vertical line
+# read what each method reaches for the same traffic, along a horizontal one what the same accuracy costs. A level line can be a
+# model that names one class only.
+
+# %%
+for number, column in ((3, "pneumoniamnist_224-0.05"), (11, "cifar10-0.05")):
+    runs = table_runs("fedvck", number, [shown if best else "laptop"])
+    runs = runs[runs["column"] == column].drop_duplicates("id")
+    rows = dict(zip(runs["id"], runs["row"], strict=True))
+    show(
+        curves(
+            list(runs["record"]),
+            x="megabytes",
+            by=lambda record, rows=rows: rows[record.experiment.id],
+            title=column,
+            log="x",
         )
-        if len(gaps := gaps.dropna(axis=1, how="all").T) > 1:
-            ahead[measure] = gaps.loc[gaps.mean(axis=1).idxmin()].dropna()
-    if ahead and len(ahead["accuracy"]) > 1:
-        told = [
-            f"{by.mean():+.1f} points over *{by.name}* in "
-            f"{measure.replace('_', ' ')} ({by.min():+.1f} to {by.max():+.1f} "
-            "by seed)"
-            for measure, by in ahead.items()
-        ]
-        said.append(f"- {column}: {', '.join(told)}")
-Markdown(
-    "FedVCK's lead over the best rival of each measure, where it has more "
-    "than one seed:\n\n" + "\n".join(said)
-)
+    )
+
+# %% [markdown]
+# ## Out of memory
+#
+# The paper has FedGAN and DFRD run out of memory on images of 224 pixels: DFRD's generator needs the gradient through all
+# clients' models at once, and FedGAN keeps a generator and a wide discriminator at full size. Counting the outputs of all layers
+# for a batch of 64 neither reaches the 24 GB of the paper's GPU, so this can be neither confirmed nor refuted. Whether a method
+# fits depends on the machine, the batch and the program: it is no result to reproduce.
+#
+# ## What we chose
+#
+# | the paper leaves open, or its code has another | here | setting |
+# |---|---|---|
+# | batches, iterations and steps of the server | the code's command for CIFAR-10; its default of 1,000 iterations | `iterations`, `server_steps` |
+# | the similarity and the mean in Eq. 15 | cosine and mean: with the dot product the loss has no lower bound | `similarity` |
+# | condensed images of earlier rounds on the server | those of this round | `keep_rounds` |
+# | initialisation in later rounds | new noise; the code goes on with its images ([compared](04_fedvck_budgets)) | `warm_start` |
+# | optimiser of the images | plain SGD; Adam is a row of its own | `image_optimiser` |
+# | MOON's head | none, as its bytes in Table 9 | `projection` |
+# | FedDM's statistics and initialisation | those of a batch, noise; *running* and *real images* are rows of their own | `statistics` |
+# | networks of FedGAN | as large as its bytes in Table 9 | `generator_width` |
+# | what an attacker trains on condensed images | what the server trains | - |
+#
+# [Paper and code](13_fedvck_paper_vs_released) has all differences to the released code.
+#
+# ## The main claims
+#
+# Judged by paired differences over seeds; [claims and status](90_status) has all claims. *w.o.* is without, *L_rc* the
+# contrastive loss and *P_w* the importance sampling. Tables 4, 13 and 14 are at [ablations](12_fedvck_ablations).
+
+# %%
+claims_table("fedvck", main=True)
+
+# %% [markdown]
+# (sec-vckr-cost)=
+# ## What is measured, and what it took
+
+# %%
+cost("fedvck").round(1)
+
+# %% tags=["hide-output"]
+progress("fedvck")
 
 # %% [markdown]
 # ## Take away
 #
-# - A lead is judged column by column, against the best rival, with its interval over seeds.
-# - Accuracy may hide what a method does where classes are uneven: the order by balanced accuracy can be another one.
-# - A budget belongs to a number. What ran shorter than print is said so beside each table.
-# - Every printed number has a cell, every cell a command: unfold the list below a table. `pending` means that nobody
-#   has run it yet.
+# - An accuracy can be near the paper's and the lead far from it: a lead also depends on how the baselines are run.
+# - Settings that were chosen on one column are tested by another.
+# - An attack that finds nothing in real images says nothing about condensed ones.
 #
-# ```bash
-# fedcon run --pending --profile paper --minutes 60 --out DIR
-# ```
+# ## Exercises
 #
 # ```{exercise} The best of nine
 # :label: ex-vckr-nine
@@ -304,3 +433,44 @@ points_behind = 1.49
 
 # %% name="ex-vckr-nine" tags=["check", "remove-cell"]
 assert 1.45 < points_behind < 1.53, "the mean of the largest of nine draws"
+
+# %% [markdown]
+# ```{exercise} How many seeds?
+# :label: ex-vckz-seeds
+#
+# *Easy, 10 minutes.*
+#
+# The differences between two methods have a standard deviation of eight points over seeds. How many seeds does it take
+# until the 90% interval of their mean is at most three points to each side? (To be checked: `seeds_needed`.)
+# ```
+#
+# ````{solution} ex-vckz-seeds
+# :class: dropdown
+#
+# ```python
+# from scipy.stats import t
+#
+# seeds_needed = next(
+#     n for n in range(2, 100) if t.ppf(0.95, n - 1) * 8 / n**0.5 <= 3
+# )
+# ```
+#
+# 22, in place of the three that are usual. (With the quantile of a normal distribution it would be 20: with few seeds
+# their spread is not known well either.)
+# ````
+
+# %% tags=["solution", "remove-cell"]
+from scipy.stats import t
+
+seeds_needed = next(
+    n for n in range(2, 100) if t.ppf(0.95, n - 1) * 8 / n**0.5 <= 3
+)
+
+# %% name="ex-vckz-seeds" tags=["check", "remove-cell"]
+from scipy.stats import t as student
+
+wide, narrow = (
+    student.ppf(0.95, n - 1) * 8 / n**0.5
+    for n in (seeds_needed - 1, seeds_needed)
+)
+assert narrow <= 3 < wide, "the quantile of Student's t, times 8 over root n"

@@ -100,7 +100,7 @@ m = condensed_counts(per_class[per_class > 0], settings).sum().item()
 m * (pixels + 1) + clients * (4 * C**2 + 8 * C), run.record.rounds[0]["up"]
 
 # %% [markdown]
-# The formula and the ledger agree. [FedVCK's tables](14_fedvck_communication) are compared with the same formula.
+# The formula and the ledger agree. [FedVCK's tables](17_fedvck_results) are compared with the same formula.
 #
 # ## FedMK's arithmetic
 #

@@ -35,7 +35,6 @@ from lab.report.claims import (
     claims_table,
     judge,
 )
-from lab.report.findings import guards
 from lab.report.frames import table_runs
 from lab.report.intervals import interval, probability
 from lab.report.texts import Markdown
@@ -182,7 +181,7 @@ claims_count(main=True)
 #
 # These verdicts use the rows that the paper has; of FedVCK's accuracies these are runs at a laptop's budget. Runs at
 # the paper's size exist only in readings of ours, which do not count here. They say more: [who leads at the paper's
-# size](57_fedvck_size).
+# size](17_fedvck_results).
 
 # %%
 claims_table("fedvck", main=True)
@@ -230,15 +229,6 @@ show(
         title=f"{column}, profile {runs['profile'].iloc[0]}",
     )
 )
-
-# %% [markdown]
-# ## What guards the sentences on results
-#
-# A sentence that says who is ahead rests on a 90% interval of paired differences that is above 0; the book is not built
-# when one is not. The value of the first cell minus that of the second, in the unit of print:
-
-# %% tags=["hide-output"]
-guards().round(2).set_index(["about", "guard"])
 
 # %% [markdown]
 # ## All claims
