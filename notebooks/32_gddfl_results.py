@@ -110,7 +110,7 @@ places = {
 
 
 def lead_figure(images, others):
-    """Leads of GDD-FL with so many images of each class, ours and the paper's."""
+    """Leads of GDD-FL with so many images of each class."""
     row = f"GDD-FL@{images}"
     behind = gains("gddfl", 1, "auc", row, best).set_index(["column", "row"])
     rows = [

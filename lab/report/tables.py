@@ -86,8 +86,8 @@ def table(
 def _own(frame: pd.DataFrame) -> pd.Series:
     """Which cells are in a row or column without a number of the paper; none where it has no number."""
     reported = frame["printed_text"].ne("")
-    both = [reported.groupby(frame[side]).transform("any") for side in ("row", "column")]
-    return reported.any() & ~(both[0] & both[1])
+    row, column = (reported.groupby(frame[side]).transform("any") for side in ("row", "column"))
+    return ~(row & column) if reported.any() else reported
 
 
 def heading(spec: TableSpec) -> str:
