@@ -78,7 +78,7 @@ pdf: $(INSTALLED)  ## print the built site into one file, _build/book.pdf (needs
 student: $(INSTALLED)  ## notebooks without solutions that check answers themselves, into _build/student
 	@$(PY) -m lab book student --out _build/student
 
-slides: $(INSTALLED)  ## slides of every chapter, which need no network, into _build/slides
+slides: $(INSTALLED)  ## slides of six lessons, which need no network, into _build/slides
 	@$(PY) -m lab book slides --out _build/slides
 
 datapack: $(INSTALLED)  ## the real data sets that fit 50 MB and may be passed on: _build/datapack.zip

@@ -66,7 +66,7 @@ def experiment(algorithm="fedavg", alpha=alpha, **settings):
 
 task = lab.make_task(experiment())
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## The goal
 #
 # Client $k$ holds $n_k$ of all $N$ samples. With its mean loss $F_k$, the goal is
@@ -77,11 +77,13 @@ task = lab.make_task(experiment())
 # &F_k(w) = \frac{1}{n_k} \sum_{(x, y) \in \mathcal{T}_k} \ell\bigl(f_w(x), y\bigr).
 # \end{aligned}
 # $$ (eq:fl-goal)
-#
+
+# %% [markdown]
 # Here $\mathcal{T}_k$ are the images of client $k$ with their labels, $f_w$ is the network with weights $w$, and $\ell$
 # the cross-entropy. $F$ is the loss on all data together, which nobody can compute alone. Below, $C$ is the number of
 # classes, $R$ that of rounds, $\eta$ a learning rate, $m$ a momentum ([notation](../book/reference)).
-#
+
+# %% [markdown] tags=["slide"]
 # ## Clients that differ
 #
 # Real hospitals see different diseases. Experiments imitate this with a Dirichlet distribution
@@ -94,13 +96,13 @@ task = lab.make_task(experiment())
 # and client $k$ gets the share $q_{k,c}$ of the samples of class $c$. A large $\alpha$ gives nearly equal shares;
 # with a small one a few clients own a class.
 
-# %%
+# %% tags=["slide"]
 labels, classes = task.dataset.train.labels, task.dataset.classes
 for value in (100.0, alpha):
     parts = partition.dirichlet(labels, clients, value, seed)
     show(partition_plot(labels, parts, classes, title=f"alpha = {value:g}"))
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Federated averaging
 #
 # FedAvg {cite:p}`fedavg` sends the model $w_t$ to the clients. From $w^k = w_t$ each takes some steps of SGD on its own
@@ -110,13 +112,14 @@ for value in (100.0, alpha):
 # %%
 source(algorithms.find("fedavg").local_update)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # The server averages what comes back, weighted by numbers of samples:
 #
 # $$
 # w_{t+1} = \sum_{k=1}^{K} \frac{n_k}{N} \, w^k_{t+1}.
 # $$ (eq:fl-average)
-#
+
+# %% [markdown]
 # The running means and variances of batch normalisation are averaged as well. They are no parameters, and some programs
 # forget them: then the averaged model is tested with the statistics of an untrained network.
 #
@@ -126,7 +129,7 @@ source(algorithms.find("fedavg").local_update)
 # %%
 source(federation.Algorithm.round)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Client drift
 #
 # Each client walks towards the minimum of its own $F_k$. When clients differ they walk apart. By how much? Let all take
@@ -136,7 +139,8 @@ source(federation.Algorithm.round)
 # $$
 # \mathrm{drift} = \frac{\sum_k \lVert w^k - \bar w \rVert}{\sum_k \lVert w^k - w_t \rVert}.
 # $$ (eq:fl-drift)
-#
+
+# %% [markdown]
 # It is 0 when all take the same step. When all go equally far at right angles to each other, it is $\sqrt{1 - 1/K}$.
 
 
@@ -175,7 +179,7 @@ def drift_and_distance(plan):
     return (apart.sum() / gone.sum()).item(), gone.mean().item()
 
 
-# %%
+# %% tags=["slide"]
 rows = []
 for value in (0.05, 0.3, 1.0, 10.0, 100.0):
     for steps in (2, 10):
@@ -189,7 +193,8 @@ show(lines(frame, "alpha", "drift", log="x", title="Drift after one round"))
 # %% [markdown]
 # The smaller $\alpha$, the less the clients agree. Even at $\alpha = 100$ the models are apart: clients have few images
 # and draw different batches.
-#
+
+# %% [markdown] tags=["slide"]
 # ## Three remedies
 #
 # **FedProx** {cite:p}`fedprox` ties each client to the model that it received. It minimises
@@ -201,7 +206,7 @@ show(lines(frame, "alpha", "drift", log="x", title="Drift after one round"))
 # %%
 source(algorithms.find("fedprox").loss)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # **SCAFFOLD** {cite:p}`scaffold` estimates the drift and takes it out. Every client has a *control variate* $u_k$, its
 # mean gradient of the last time, the server $u$, their mean. Every local step is corrected by the difference (the paper
 # writes $y_i$ for $w^k$, $c_i$ for $u_k$ and $c$ for $u$):
@@ -209,14 +214,15 @@ source(algorithms.find("fedprox").loss)
 # $$
 # w^k \leftarrow w^k - \eta \, (g_k(w^k) - u_k + u).
 # $$ (eq:fl-scaffold)
-#
+
+# %% [markdown]
 # The server sends $u$ beside the model and a client sends back the change of its $u_k$, so a round costs twice as much.
 # The correction is the gradient of a linear term, so it is one more objective:
 
 # %%
 source(algorithms.find("scaffold").objective)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # **FedAvgM** {cite:p}`fedavgm` leaves the clients alone. Its server takes the averaged change $\Delta_t = w_t -
 # \sum_k \frac{n_k}{N} w^k_{t+1}$ as a gradient and follows it with momentum, so that what differs from round to round
 # cancels (the paper writes $\beta$ for $m$):
@@ -224,13 +230,14 @@ source(algorithms.find("scaffold").objective)
 # $$
 # v_{t+1} = m \, v_t + \Delta_t, \qquad w_{t+1} = w_t - v_{t+1}.
 # $$ (eq:fl-momentum)
-#
+
+# %% [markdown]
 # Two more methods frame these. *Centralized* has all data in one place and takes as many steps as all clients together:
 # the ceiling. *Standalone* lets every client train alone and sends nothing: what a method gains above it, it owes to the
 # others.
 
 
-# %%
+# %% tags=["slide"]
 def run(algorithm, **settings):
     plan = experiment(algorithm, **settings)
     record = lab.new_record(plan, task)
@@ -270,7 +277,8 @@ for name, part in list(runs.groupby("column", sort=False))[-1:]:
 # %% [markdown]
 # What is missing to *Centralized* is the price of keeping the data apart. `fedcon run --cell
 # reference/1/FedAvg/cifar10-0.05 --profile paper` runs a cell at full budget.
-#
+
+# %% [markdown] tags=["slide"]
 # ## What travels
 #
 # In FedAvg every client receives and sends the model in every round. With $|w|$ numbers of 4 bytes,
@@ -278,7 +286,8 @@ for name, part in list(runs.groupby("column", sort=False))[-1:]:
 # $$
 # \text{bytes} = 2 \cdot R \cdot K \cdot 4\,|w| .
 # $$ (eq:fl-bytes)
-#
+
+# %% [markdown]
 # The ledger counts what is really sent. Beside the model these are the running statistics of batch normalisation and a
 # few bytes about it; without them the two numbers agree:
 
@@ -311,14 +320,16 @@ counted, 2 * rounds * clients * 4 * numbers
 #
 # Such rules bound what one client can do. They also bound what an honest client with rare classes can say: it looks
 # like a liar, and is left out like one. Two of the exercises measure both.
-#
+
+# %% [markdown] tags=["slide"]
 # ## Take away
 #
 # - Clients whose data differ drift apart, and the average of good models need not be good.
 # - FedProx holds clients back, FedAvgM smooths the server; both send as much as FedAvg. SCAFFOLD corrects each step
 #   and sends twice as much.
-# - *Centralized* and *Standalone* say how much there is to win before any federated method is judged.
-#
+# - *Centralized* and *Standalone* say how much there is to win.
+
+# %% [markdown]
 # ## Exercises
 #
 # ```{exercise} One step

@@ -68,7 +68,7 @@ train, classes = task.dataset.train, task.dataset.classes
 #
 # One client has the whole training set. Sorted by class:
 
-# %%
+# %% tags=["slide"]
 order = train.labels.argsort(stable=True)
 images, labels = train.images[order], train.labels[order]
 few = {"columns": 14, "inches": 0.34, "title": "The first 14 of each class"}
@@ -83,7 +83,7 @@ inputs = task.inputs(images)
 encoder = trained(task, inputs, labels, encoder_steps, rng.at("encoder"))
 f"accuracy of the encoder: {task.evaluate(encoder)['accuracy']:.1%}"
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## What is matched
 #
 # For a class $c$ let $B_c$ be real images and $S_c$ condensed ones. The distance between their features is the
@@ -96,7 +96,8 @@ f"accuracy of the encoder: {task.evaluate(encoder)['accuracy']:.1%}"
 # \hat{\mathcal{K}}_{X, Y} &= \frac{1}{|X| |Y|} \sum_{i, j} \mathcal{K}\bigl(\psi_\theta(x_i), \psi_\theta(y_j)\bigr).
 # \end{aligned}
 # $$ (eq:dc-mmd)
-#
+
+# %% [markdown] tags=["slide"]
 # With the linear kernel $\mathcal{K}(a, b) = \langle a, b \rangle$ it is the squared distance of two mean features (Eq.
 # 2),
 #
@@ -104,7 +105,8 @@ f"accuracy of the encoder: {task.evaluate(encoder)['accuracy']:.1%}"
 # L_\text{cond} = \sum_{c} \Bigl\lVert \frac{1}{|B_c|} \sum_{x \in B_c} \psi_\theta(x)
 # - \frac{1}{|S_c|} \sum_{s \in S_c} \psi_\theta(s) \Bigr\rVert^2 ,
 # $$ (eq:dc-means)
-#
+
+# %% [markdown]
 # and is computed as such. Both forms give the same number:
 
 # %%
@@ -121,7 +123,8 @@ same(means, mmd(x, y))
 # A fresh batch $B_c$ may be drawn for every step. Or, since the encoder does not change, the mean over *all* real images
 # may be computed once (`estimator="expectation"`). With the linear kernel this is exact, and faster, so this page does
 # it.
-#
+
+# %% [markdown] tags=["slide"]
 # ## Update steps
 #
 # The images start as noise, $S \sim \mathcal{N}(0, 1)$, so that no pixel comes from a real image. Gradient descent with
@@ -130,7 +133,8 @@ same(means, mmd(x, y))
 # $$
 # v \leftarrow 0.5 \, v + \nabla_S L_\text{cond}, \qquad S \leftarrow S - \eta_S v .
 # $$ (eq:dc-step)
-#
+
+# %% [markdown]
 # The loop in `core` serves many clients at once; a *group* is one class of one client.
 
 # %%
@@ -154,7 +158,7 @@ def watch(step, pictures):
 knowledge, targets, loss = condensed(*client, watch=watch, **plan)
 frames[iterations] = knowledge[::images_per_class]
 
-# %%
+# %% tags=["slide"]
 mean, std = task.dataset.mean, task.dataset.std
 show(
     condensed_images(
@@ -167,12 +171,14 @@ show(
     )
 )
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # The result need not look like digits: it only has to look alike *to the encoder*. Strokes appear where the encoder
 # cares. What it does not see stays noise, because nothing in {eq}`eq:dc-mmd` asks for its removal.
-#
+
+# %% [markdown]
 # ## Latent distribution constraints
-#
+
+# %% [markdown] tags=["slide"]
 # The loss {eq}`eq:dc-means` looks at the last features only. FedVCK also asks that the earlier layers respond to
 # condensed images as they do to real ones. It records mean and deviation $\mu_l, \sigma_l$ of every layer on the real
 # batch and normalises the condensed images with *those*, not with their own (Eq. 4):
@@ -180,7 +186,8 @@ show(
 # $$
 # s^{(l)} = \mathrm{Norm}\bigl(\psi_l(s^{(l-1)}), \{\mu_l, \sigma_l\}\bigr), \qquad l = 1, \dots, L .
 # $$ (eq:dc-latent)
-#
+
+# %% [markdown]
 # Here $s^{(0)} = s$, $\psi_l$ is the $l$-th of $L$ layers, and $\mathrm{Norm}(z, \{\mu, \sigma\}) = \gamma \, (z - \mu)
 # / \sqrt{\sigma^2 + \epsilon} + \beta$ with the layer's own $\gamma$ and $\beta$. No term is added to the loss. A layer
 # takes the statistics that it is given:
@@ -194,7 +201,7 @@ source(GroupwiseNorm.forward)
 # of the real ones?
 
 
-# %%
+# %% tags=["slide"]
 def layer_gaps(pictures):
     """Mean over channels of the distance between condensed and real layer
     means, in real deviations; each set is normalised by its own statistics.
@@ -220,7 +227,8 @@ show(lines(frame, "layer", "gap", title="Layer means, condensed and real"))
 # ablations](12_fedvck_ablations).
 #
 # ## The wire
-#
+
+# %% [markdown] tags=["slide"]
 # FedVCK counts one byte a pixel. So what is sent is the nearest of 256 grey levels, from black to white:
 
 # %%
@@ -245,7 +253,7 @@ f"pixels beyond black and white: {cut_off:.0%}"
 # (as in the first round of a federation), as many real images, and all of them. Every network takes the same number of
 # steps.
 
-# %%
+# %% tags=["slide"]
 begun = matching(*client, **plan).start
 blind = (task, task.new_model(rng.at("blind")), *client[2:])
 first = [(labels == c).nonzero()[:images_per_class, 0] for c in labels.unique()]
@@ -271,15 +279,16 @@ show(
 # %% [markdown]
 # This is one client, one start of the images and one encoder: read the large differences only. Compare the condensed
 # images with as many real ones. What condensation saves on this page is not images, but handing out real ones.
-#
+
+# %% [markdown] tags=["slide"]
 # ## Take away
 #
-# - Condensation updates pixels until the mean features of condensed and real images agree {eq}`eq:dc-means`. What the
-#   encoder does not see stays noise.
-# - Eq. 4 lets inner layers have a say as well, without another term in the loss {eq}`eq:dc-latent`.
-# - Within black and white a byte changes a pixel by half a grey level at most; noise outside of it is cut off.
-# - A better model is a better encoder, so rounds may help each other: [FedVCK](11_fedvck) is built on that.
-#
+# - Condensation updates pixels until mean features agree {eq}`eq:dc-means`. What the encoder does not see stays noise.
+# - Eq. 4 lets inner layers have a say, without another loss {eq}`eq:dc-latent`.
+# - Noise beyond black and white is cut off on the wire.
+# - A better model is a better encoder: [FedVCK](11_fedvck) builds on that.
+
+# %% [markdown]
 # ## Exercises
 #
 # ```{exercise} A better start

@@ -66,7 +66,7 @@ if rounds < 2:
     raise InputError("rounds must be at least 2 on this page")
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 
-# %%
+# %% tags=["slide"]
 lesson = Lesson(
     profile,
     "fedvck",
@@ -97,14 +97,16 @@ run.per_round().round({"accuracy (%)": 1, "up (MB)": 3, "down (MB)": 3})
 # We stop this run before its last round and compute that round again.
 #
 # ## The client: errors of two models
-#
+
+# %% [markdown] tags=["slide"]
 # A client receives the model $M_t$ and remembers $M_{t-1}$. Its error on an image is the cross-entropy of their blended
 # probabilities (Eq. 7; Eq. 6 is the case $\lambda = 1$; the paper writes $\alpha$ for $\lambda$):
 #
 # $$
 # \mathrm{err}_t(x_i) = L_\text{ce}\bigl(y_i, \; \lambda M_t(x_i) + (1 - \lambda) M_{t-1}(x_i)\bigr) .
 # $$ (eq:vck-error)
-#
+
+# %% [markdown]
 # A model that has learned from few images can be very wrong on some of them. Blending two models is meant to make such
 # errors less extreme.
 
@@ -123,7 +125,8 @@ same(err, condensation.smoothed_error(logits, previous, labels, lam))
 
 # %% [markdown]
 # ## From errors to a selection
-#
+
+# %% [markdown] tags=["slide"]
 # An image weighs more when the model errs on it (Eq. 5). The weights of one class on one client, divided by their sum,
 # are the probabilities to be drawn (Eq. 8):
 #
@@ -152,7 +155,8 @@ same(P, condensation.selection_probabilities(w, group, groups))
 
 # %% [markdown]
 # ## Condensation
-#
+
+# %% [markdown] tags=["slide"]
 # In the condensation loss {eq}`eq:dc-mmd` batches drawn by $P_w$ take the place of uniform ones (Eq. 9), so the real
 # side is an expectation weighted by $P_w$ (Eq. 10). Condensed images are normalised with the statistics of the real
 # ones: these are the latent constraints {eq}`eq:dc-latent`. All that a client does:
@@ -163,7 +167,7 @@ source(find("fedvck").condense)
 # %% [markdown]
 # Some of what the clients have sent in the last round, one row a class:
 
-# %%
+# %% tags=["slide"]
 last, before = run.state.tensors, run.states[-2].tensors
 new = last["knowledge/round"] == rounds - 1
 sent, sent_labels = last["knowledge/images"][new], last["knowledge/labels"][new]
@@ -180,7 +184,8 @@ show(
 
 # %% [markdown]
 # ## The server: which classes are confused?
-#
+
+# %% [markdown] tags=["slide"]
 # Beside the images a client sends, for each class, the mean logits that $M_t$ gives its $n_{k,c}$ real images (Eq. 11).
 # The server averages these *logit prototypes* by numbers of images, $n_c = \sum_k n_{k,c}$ (Eq. 12):
 #
@@ -188,7 +193,8 @@ show(
 # \mathbf{p}_c^{k,t} = \frac{1}{n_{k,c}} \sum_i f_{M_t}(x_{i,k,c}), \qquad
 # \mathbf{p}_c^{t} = \frac{1}{n_c} \sum_k n_{k,c} \, \mathbf{p}_c^{k,t} .
 # $$ (eq:vck-prototypes)
-#
+
+# %% [markdown]
 # The result is that of all images in one place:
 
 # %%
@@ -206,7 +212,7 @@ is_class = torch.nn.functional.one_hot(labels, len(classes)).double()
 held = is_class.sum(0)
 same(prototypes, is_class.T @ logits / held.clamp(min=1)[:, None])
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # The $K$ classes other than $c$ with the largest logits on images of class $c$ are its *hard negatives* (Eq. 13). We
 # look at three; the run takes `negatives` of them.
 #
@@ -223,7 +229,7 @@ same(torch.tensor(hardest), server.hard_negatives(prototypes, k))
 present = held > 0
 negatives = server.hard_negatives(prototypes, k, present)
 
-# %%
+# %% tags=["slide"]
 shown = pd.DataFrame(prototypes.numpy(), classes, classes)
 with canvas(6.5, 5.5, f"Logit prototypes and {k} hard negatives") as axes:
     sns.heatmap(shown, annot=True, fmt=".1f", cmap="cividis", ax=axes)
@@ -265,14 +271,16 @@ pd.DataFrame(
 
 # %% [markdown]
 # ## The server: pushing them apart
-#
+
+# %% [markdown] tags=["slide"]
 # *Feature prototypes* are the mean features of all condensed images of the rounds before (Eq. 14):
 #
 # $$
 # \mathbf{f}_c^t = \frac{1}{|\mathcal{S}_c^{0, \dots, t-1}|}
 # \sum_{s_i \in \mathcal{S}_c^{0, \dots, t-1}} \psi_{M_t}(s_i) .
 # $$ (eq:vck-features)
-#
+
+# %% [markdown] tags=["slide"]
 # Features of the model in training, passed through a learnable projector $h$, shall be near the prototype of their
 # class and far from those of its hard negatives (Eq. 15, with a temperature $\tau$):
 #
@@ -281,7 +289,8 @@ pd.DataFrame(
 # \frac{\exp\bigl(h(\psi_\theta(s_i)) \cdot \mathbf{f}_{c_i}^t / \tau\bigr)}
 # {\sum_{c_j \in \mathrm{HN}(c_i)} \exp\bigl(h(\psi_\theta(s_i)) \cdot \mathbf{f}_{c_j}^t / \tau\bigr)} .
 # $$ (eq:vck-contrast)
-#
+
+# %% [markdown]
 # The positive is not in the denominator, so with the dot product the loss can fall without end as features grow. Our
 # default takes the cosine, as SimSiam (Chen and He 2021) does, which inspired the paper; and the mean in place of the
 # sum, so that the weight does not depend on the number of images.
@@ -325,15 +334,16 @@ same(
 # %%
 source(server.update_model)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Take away
 #
 # - A client asks the global model what it does not know {eq}`eq:vck-importance` and condenses that. The selection stays
 #   close to uniform.
-# - The logit prototypes are small and tell which classes are confused {eq}`eq:vck-negatives`; the contrastive loss
-#   pushes features away from these {eq}`eq:vck-contrast`.
+# - Logit prototypes tell which classes are confused {eq}`eq:vck-negatives`; the contrastive loss pushes features away
+#   from these {eq}`eq:vck-contrast`.
 # - The server learns from images, not from models, so it averages no models that drifted apart.
-#
+
+# %% [markdown]
 # Where to go on: [what each part adds](12_fedvck_ablations), [what the images start from and how long they are
 # optimised](04_fedvck_budgets), [the baselines](15_baselines), [the results](17_fedvck_results).
 #

@@ -92,13 +92,15 @@ show(lesson.partition_plot())
 
 # %% [markdown]
 # ## The client: weights of real samples
-#
+
+# %% [markdown] tags=["slide"]
 # A sample on which the received model $\mathbf{w}^c$ errs weighs more (Eq. 7):
 #
 # $$
 # \phi_i^c = \frac{1}{1 + \exp\bigl(-\kappa \, \ell(\mathbf{w}^c, x_i^c, y_i^c)\bigr)} , \qquad \kappa = 5 .
 # $$ (eq:mk-weights)
-#
+
+# %% [markdown]
 # $\ell$ is the cross-entropy of one sample, $(x_i^c, y_i^c)$ is sample $i$ of client $c$. On the pages on FedMK $c$ is a
 # client, and $C$ their number, as in the paper; elsewhere $c$ is a class. (The paper writes $\tau$ for the slope
 # $\kappa$, and so does the setting.) We take the largest client at the start of the first round.
@@ -118,18 +120,20 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # [Weights](23_fedmk_weights) asks what they do.
 #
 # ## The client: two levels
-#
+
+# %% [markdown] tags=["slide"]
 # Let $\mathcal{D}^c$ be the client's data and $\hat{\mathcal{D}}^c$ its condensed images. It looks for (Eq. 4)
 #
 # $$
 # \hat{\mathcal{D}}^{c,*} = \operatorname*{arg\,min}_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c)
 # \quad \text{s.t.} \quad
-# \mathbf{w}^* = \operatorname*{arg\,min}_{\mathbf{w}^c} \mathcal{L}^c(\mathbf{w}^c, \hat{\mathcal{D}}^c) :
+# \mathbf{w}^* = \operatorname*{arg\,min}_{\mathbf{w}^c} \mathcal{L}^c(\mathbf{w}^c, \hat{\mathcal{D}}^c) .
 # $$ (eq:mk-bilevel)
-#
-# condensed images on which a network learns what makes it good on the real ones. Nobody can solve the inner problem to
-# the end in every step of the outer one, so $\mathbf{w}^*$ is one gradient step away (Eq. 5). The outer level changes
-# the images along the gradient of the weighted loss on real data (Eq. 6 and 8):
+
+# %% [markdown] tags=["slide"]
+# These are images on which a network learns what makes it good on the real ones. The inner problem is not solved to the
+# end: $\mathbf{w}^*$ is one gradient step away (Eq. 5). The outer level changes the images along the gradient of the
+# weighted loss on real data (Eq. 6 and 8):
 #
 # $$
 # \mathbf{w}^* = \mathbf{w}^c - \eta \nabla_{\mathbf{w}^c} \mathcal{L}^c(\mathbf{w}^c, \hat{\mathcal{D}}^c)
@@ -143,7 +147,8 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # \hat{\mathcal{D}}^c \leftarrow \hat{\mathcal{D}}^c
 # - \eta_S \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c) .
 # $$ (eq:mk-outer)
-#
+
+# %% [markdown]
 # (The paper writes $\alpha$ for the rate $\eta_S$.) The loss on real data does not contain the condensed images: they act
 # on it through $\mathbf{w}^*$. So the gradient goes back through the step {eq}`eq:mk-inner`. By the chain rule it is a
 # mixed second derivative,
@@ -228,7 +233,7 @@ assert_close(difference, slope.flatten()[pixel].item(), rtol=1e-3, atol=1e-9)
 # %%
 source(bilevel.extract)
 
-# %%
+# %% tags=["slide"]
 _, losses = condensation.extract(received, [problem], settings, task.inputs)
 trace = pd.DataFrame({"loss": losses.flatten().cpu(), "label": "largest"})
 show(
@@ -241,7 +246,7 @@ show(
     )
 )
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Sharing
 #
 # Rounds are counted by $t$. In the first one every pixel starts from $U[-1, 1]$. From the second on client $c$ starts
@@ -250,7 +255,8 @@ show(
 # $$
 # \hat{\mathcal{D}}^c_\text{ini} \leftarrow \hat{\mathcal{D}}^{c'}_{t-1}, \qquad c' \sim \text{randint}[1, C] .
 # $$ (eq:mk-sharing)
-#
+
+# %% [markdown]
 # In the code $c'$ is drawn among the clients that took part in the round before, without $c$: only they have images.
 # (Algorithm 1 says `elif t == 1`; the text says nothing of the kind, so we share in every round from the second on.)
 # A class that the other client does not have starts from $U[-1, 1]$.
@@ -258,7 +264,7 @@ show(
 # The images of the last round: a row for each client, an image of each class. A black square is a class that the
 # client does not have; values beyond black and white are cut off in the picture, not in what is sent.
 
-# %%
+# %% tags=["slide"]
 run = lesson.run(clients=members)
 last = run.state
 uploads = take_each("knowledge/", last.tensors)
@@ -271,11 +277,11 @@ for owner, sent in uploads.items():
     rows[f"client {owner}"] = row
 show(image_rows(rows, f"Round {rounds}", inches=0.38))
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # To the eye it is noise. Nothing asks for a likeness: a step on the images shall do good, that is all. But noise
 # vanishes in a mean. The mean of all condensed images of a class, above the mean of its real images:
 
-# %%
+# %% tags=["slide"]
 uploaded = torch.cat([sent["images"] for sent in uploads.values()])
 marks = torch.cat([sent["labels"] for sent in uploads.values()]).long()
 means = {}
@@ -295,7 +301,8 @@ show(image_rows(means, f"Mean of every class, round {rounds}", inches=0.38))
 # What else the images carry is the question of [a page of its own](24_fedmk_knowledge).
 #
 # ## The server
-#
+
+# %% [markdown] tags=["slide"]
 # It takes the uploaded images as training data (Eq. 9). $\mathbf{W}_G$ are the weights of the global model:
 #
 # $$
@@ -303,7 +310,8 @@ show(image_rows(means, f"Mean of every class, round {rounds}", inches=0.38))
 # \sum_{\hat{x}_i, \hat{y}_i \in \hat{\mathcal{D}}} \ell(\mathbf{W}_G, \hat{x}_i, \hat{y}_i) ,
 # \qquad \hat{\mathcal{D}} = \bigcup_c \hat{\mathcal{D}}^c .
 # $$ (eq:mk-server)
-#
+
+# %% [markdown] tags=["slide"]
 # The model is a feature extractor with a classifier $\mathbf{W}_G^\mathcal{C}$ on top. A generator $\mathcal{G}$ maps a
 # label and noise to features $z$ in which the classifier sees the label (Eq. 10; $p(y)$ is here the share of a label
 # among the uploads):
@@ -313,7 +321,8 @@ show(image_rows(means, f"Mean of every class, round {rounds}", inches=0.38))
 # \mathbb{E}_{y \sim p(y)} \mathbb{E}_{z \sim \mathcal{G}(y, \mathbf{w}^\mathcal{G})}
 # \log p(y \mid z, \mathbf{W}_G^\mathcal{C}) .
 # $$ (eq:mk-generator)
-#
+
+# %% [markdown] tags=["slide"]
 # Its samples are the *pseudo knowledge*, and the global model minimises (Eq. 11)
 #
 # $$

@@ -84,13 +84,12 @@ classes = task.dataset.classes
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 show(lesson.partition_plot())
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A shift of statistics
 #
-# Let $x_i$ be an image of a batch $x$: one class of one client. Each channel has a mean $\mu(x_i)$ and a standard
-# deviation $\sigma(x_i)$ over the pixels, its brightness and its contrast. How different can the same thing look
-# elsewhere? GDD-FL reads this off the batch, by the formulas of DSU {cite:p}`dsu`: the more the images of a batch
-# differ in brightness, the more may those of a stranger. This is the *uncertainty* of both statistics (Eq. 1),
+# Let $x_i$ be an image of a batch $x$: one class of one client. A channel has a mean $\mu(x_i)$ and a deviation
+# $\sigma(x_i)$ over the pixels: brightness and contrast. How different can they be elsewhere? As much as within the
+# batch, as in DSU {cite:p}`dsu`. This is the *uncertainty* of both statistics (Eq. 1),
 #
 # $$
 # \begin{aligned}
@@ -98,7 +97,8 @@ show(lesson.partition_plot())
 # \Sigma_\sigma^2(x) &= \frac{1}{|x|} \sum_{i=1}^{|x|} \bigl(\sigma(x_i) - \mathbb{E}[\sigma(x)]\bigr)^2 ,
 # \end{aligned}
 # $$ (eq:gdd-uncertainty)
-#
+
+# %% [markdown] tags=["slide"]
 # and new statistics are drawn around the old ones (Eq. 2), for each image and channel:
 #
 # $$
@@ -108,7 +108,8 @@ show(lesson.partition_plot())
 # \epsilon_\mu, \epsilon_\sigma &\sim \mathcal{N}(0, I) .
 # \end{aligned}
 # $$ (eq:gdd-statistics)
-#
+
+# %% [markdown] tags=["slide"]
 # They take the place of the old ones. The paper writes the left form, DSU the right one:
 #
 # $$
@@ -116,12 +117,13 @@ show(lesson.partition_plot())
 # \qquad \text{or} \qquad
 # \hat x = \hat\sigma(x) \, \frac{x - \mu(x)}{\sigma(x)} + \hat\mu(x) .
 # $$ (eq:gdd-shift)
-#
+
+# %% [markdown]
 # The right one has mean $\hat\mu$ and deviation $|\hat\sigma|$, as the paper's words say; the left one has them
 # swapped. We take the right one (`shift="dsu"`); [the shift](31_gddfl_shift) compares both. Here it is in a few lines,
 # for the largest class of any client, beside the function of `core`:
 
-# %%
+# %% tags=["slide"]
 owner, label = max(
     ((client, c) for client in members for c in range(len(classes))),
     key=lambda pair: int(pair[0].class_counts[pair[1]]),
@@ -147,7 +149,8 @@ show(image_rows(rows, f"Images of class {classes[label]}", inches=0.5))
 # The shift $U_p$ does this to a batch with probability $p = 0.5$, else nothing.
 #
 # ## Algorithm 1
-#
+
+# %% [markdown] tags=["slide"]
 # In every iteration a random network $\psi_\theta$ is drawn; it is not trained. For each class $c$ the client draws
 # real images $B_c^\mathcal{T}$ and an augmentation $\mathcal{A}_c$, and computes three mean features (lines 6 to 8), of
 # real, condensed and shifted images:
@@ -159,7 +162,8 @@ show(image_rows(rows, f"Images of class {classes[label]}", inches=0.5))
 # O_c^U &= \frac{1}{|B_c^\mathcal{T}|} \sum_x \psi_\theta(\mathcal{A}_c(U_p(x))) .
 # \end{aligned}
 # $$ (eq:gdd-means)
-#
+
+# %% [markdown] tags=["slide"]
 # Two losses ask the condensed images, which start as noise, to be near both (lines 9 and 10), and the images go down the
 # gradient of their sum (line 11):
 #
@@ -171,7 +175,7 @@ show(image_rows(rows, f"Images of class {classes[label]}", inches=0.5))
 # %%
 source(shift.ShiftedMatching.losses)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # What does the sum do? Two squared distances add up to one, to the point half way, and a rest that does not depend on
 # $\mathcal{S}$:
 #
@@ -180,7 +184,8 @@ source(shift.ShiftedMatching.losses)
 # = 2 \, \Bigl\lVert \frac{O^U + O^\mathcal{T}}{2} - O^\mathcal{S} \Bigr\rVert^2
 # + \frac{1}{2} \lVert O^U - O^\mathcal{T} \rVert^2 .
 # $$ (eq:gdd-midpoint)
-#
+
+# %% [markdown]
 # For one class, without the augmentation:
 
 # %%
@@ -204,19 +209,21 @@ assert (O_T - after).square().sum() + (O_U - after).square().sum() < loss
 # comparison with DM has that variant as well.
 #
 # ## What is sent, and what the server does
-#
+
+# %% [markdown] tags=["slide"]
 # A condensed image costs one byte for each channel of a pixel, and one for its label. With $m$ images of each of $C$
 # classes, of $C_x$ channels and $H$ by $H$ pixels, $K$ clients upload at most
 #
 # $$
 # \text{bytes} = K \, C \, m \, (C_x H^2 + 1) ,
 # $$ (eq:gdd-bytes)
-#
+
+# %% [markdown]
 # and less where a client lacks a class. It does not depend on the network. (Ten clients with ten colour images of 224
 # pixels and two classes: 28.7 MB.) The server merges all uploads and trains its network from the random weights that it
 # began with.
 
-# %%
+# %% tags=["slide"]
 run = lesson.run()
 sent = run.state.tensors
 pairs = sum(int((client.class_counts > 0).sum()) for client in members)
@@ -248,13 +255,15 @@ show(
 #
 # FedAvg's bytes grow with the network and with every round, those of images do not. [Results](32_gddfl_results) has the
 # paper's table with all of them.
-#
+
+# %% [markdown] tags=["slide"]
 # ## Take away
 #
 # - One upload, one training: GDD-FL is DM with a second loss towards shifted images {eq}`eq:gdd-losses`.
 # - The sum of both losses pulls to the point half way, with a step twice as long {eq}`eq:gdd-midpoint`.
 # - What is sent depends on the images, not on the network {eq}`eq:gdd-bytes`.
-#
+
+# %% [markdown]
 # It goes on with [the shift](31_gddfl_shift) and with [update steps and initialisation](55_gddfl_images).
 #
 # ## Exercise

@@ -71,7 +71,7 @@ task, members, algorithm = lesson.task, lesson.members(), lesson.method
 classes, test = task.dataset.classes, task.dataset.test
 show(lesson.partition_plot())
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Stage one: teachers
 #
 # Plain training on the client's own data. Teachers may have different architectures (`teacher_models`). A teacher
@@ -126,14 +126,16 @@ crossing.value_counts(sort=False).rename("messages").reset_index()
 # From here on we look at the networks at the end of the run.
 #
 # ### Look real
-#
+
+# %% [markdown] tags=["slide"]
 # Client $k$ has the share $\pi_k$ of all images; $x'_k$ is one of its own, $D_k$ its discriminator. The paper has (Eq. 2)
 #
 # $$
 # \max_G \min_{D_k} L_\text{gan}^k = \mathbb{E}_{x'_k}\bigl[\pi_k D_k(x'_k)\bigr]
 # + \mathbb{E}_{\xi}\bigl[1 - D_k(G(\xi))\bigr] .
 # $$ (eq:iod-gan)
-#
+
+# %% [markdown]
 # So $D_k(x)$ says how *generated* $x$ looks: low on real images, high on generated ones. The paper does not bound it;
 # here it is a sigmoid. $\pi_k$ is before the real images only, so a client with few of them is hardly asked to tell
 # them apart. An exercise finds the best $D_k$.
@@ -155,7 +157,7 @@ pd.DataFrame(
     index=[f"client {client.id}" for client in members],
 ).round(2)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ### Make teachers sure, and apart
 #
 # A teacher that cannot decide teaches little. Teacher $T_k$ answers with logits $z_k$ and probabilities $q_k$, and the
@@ -165,14 +167,16 @@ pd.DataFrame(
 # $$
 # L_\text{conf} = \mathbb{E}_{\xi} \Bigl[ \sum_k \pi_k H(q_k) \Bigr], \qquad H(q) = - \sum_c q^c \log q^c .
 # $$ (eq:iod-confidence)
-#
+
+# %% [markdown]
 # $$
 # \begin{aligned}
 # \mathrm{JSD}(q_1, \dots, q_K) &= H(\bar q) - \sum_k \pi_k H(q_k), \qquad \bar q = \sum_k \pi_k q_k, \\
 # L_\text{unique} &= \mathbb{E}_{\xi}[-\mathrm{JSD}] .
 # \end{aligned}
 # $$ (eq:iod-unique)
-#
+
+# %% [markdown] tags=["slide"]
 # Both together ask for teachers that are each sure, and a mixture that is unsure:
 #
 # $$
@@ -193,7 +197,7 @@ L_conf, L_unique = each.mean(), (each - H(q_bar)).mean()
 same(L_conf, distillation.confidence_loss(q, pi))
 same(L_unique, -distillation.jensen_shannon(q, pi).mean())
 
-# %%
+# %% tags=["slide"]
 states = [lesson.start(), *run.states]
 path = lesson.opinions({"generated": states})
 show(
@@ -207,7 +211,7 @@ show(
     )
 )
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ### Be hard for the student
 #
 # The generator also climbs the loss of the student, $L_\text{mimic}$ below. Together (Eq. 11 and Algorithm 1):
@@ -215,11 +219,12 @@ show(
 # $$
 # \min_G \; L_\text{conf} + L_\text{unique} - L_\text{mimic} - \sum_k L_\text{gan}^k .
 # $$ (eq:iod-generator)
-#
+
+# %% [markdown]
 # Every row follows one noise vector through stage two, from the untrained generator at the left, sorted by what the
 # teachers take the last image for:
 
-# %%
+# %% tags=["slide"]
 film = [lesson.pictures(state) for state in states]
 by_class = distillation.class_input_importance(counts)
 last = answers(teachers, task.dataset.standardise(film[-1]))
@@ -241,7 +246,8 @@ show(
 # The images need not look like real ones to us: they are good if the student learns from them.
 #
 # ## What the student learns
-#
+
+# %% [markdown] tags=["slide"]
 # FedIOD distils at $\tau \to \infty$, where distillation becomes regression on logits {eq}`eq:kd-limit`: the student
 # $S$ learns what the ensemble $A$ of the teachers says (Eq. 10),
 #
@@ -249,14 +255,16 @@ show(
 # \max_G \min_S L_\text{mimic}, \qquad
 # L_\text{mimic} = \mathbb{E}_{\xi} \bigl\lVert S(x) - A\bigl(T_1(x), \dots, T_K(x), x\bigr) \bigr\rVert^2 .
 # $$ (eq:iod-mimic)
-#
+
+# %% [markdown] tags=["slide"]
 # Whom to believe? Let $P_k$ be the distribution of client $k$'s data and $P$ that of all. The weight of a teacher on
 # class $y$ and image $x$ shall follow the ratio (Eq. 7)
 #
 # $$
 # \frac{P_k(y \mid x)}{P(y \mid x)} \approx \frac{P_k(y)}{P(y)} \cdot \frac{P(x)}{P_k(x)} .
 # $$ (eq:iod-ratio)
-#
+
+# %% [markdown] tags=["slide"]
 # The first factor is a ratio of class counts $n_{k,c}$. For the second one the discriminator is asked, since generated
 # images stand for all data (Eq. 8); then answers are mixed class by class (Eq. 9):
 #
@@ -286,7 +294,7 @@ same(L_mimic, distillation.mimic_loss(S, A), atol=1e-3)
 # %% [markdown]
 # Does each factor help? Real test images can be asked about without any training:
 
-# %%
+# %% tags=["slide"]
 judged = distillation.generated(answers(judges, task.inputs(test.images)))
 weights = {
     "mean of logits": pi[:, None, None],
@@ -312,7 +320,8 @@ show(bars(one, "accuracy (%)", "Teachers, their ensembles, and the student"))
 # The student has seen the ensemble on generated images only, none of them real. [Losses and
 # weights](42_fediod_ablations) asks what each term and factor adds, and [student against ensemble](46_fediod_results)
 # where accuracy is lost.
-#
+
+# %% [markdown] tags=["slide"]
 # ## Take away
 #
 # - Networks stay at the clients. Images, answers and gradients travel, in every step; [bytes](26_communication)
@@ -320,7 +329,8 @@ show(bars(one, "accuracy (%)", "Teachers, their ensembles, and the student"))
 # - A good query image looks real, makes each teacher sure and the teachers differ {eq}`eq:iod-together`, and is hard
 #   for the student {eq}`eq:iod-generator`.
 # - The student imitates logits {eq}`eq:iod-mimic`, mixed by class and image {eq}`eq:iod-ensemble`.
-#
+
+# %% [markdown]
 # The paper's tables are among the [results](46_fediod_results); [paper and code](44_fediod_paper_vs_released) lists
 # where the authors' code differs.
 #

@@ -127,7 +127,7 @@ def book(
     out: Annotated[Path | None, Option(help="Where pages that are not the site go.")] = None,
 ) -> None:
     """Build the site, or only execute its notebooks; take screenshots of every page; print it as one
-    PDF; write the notebooks of a class without solutions, or slides of chapters.
+    PDF; write the notebooks of a class without solutions, or slides of lessons.
 
     \b
     Examples:
@@ -137,8 +137,8 @@ def book(
     """
     from lab.report import notebooks, site, students
 
-    def sources() -> list[Path]:
-        return [notebooks.find(name) for name in chapter or notebooks.chapters()]
+    def sources(default: Callable[[], list[Any]] = notebooks.chapters) -> list[Path]:
+        return [notebooks.find(name) for name in chapter or default()]
 
     def told(written: list[Path]) -> None:
         files = "1 file" if len(written) == 1 else f"{len(written)} files"
@@ -150,7 +150,7 @@ def book(
         "shots": lambda: site.screenshots(out or Path("shots"), chapter),
         "pdf": lambda: site.pdf(out or Path("book.pdf"), chapter),
         "student": lambda: told(students.write_students(sources(), out or Path("student"))),
-        "slides": lambda: told(site.write_slides(sources(), out or Path("slides"))),
+        "slides": lambda: told(site.write_slides(sources(site.lessons), out or Path("slides"))),
     }
     if action not in actions:
         raise InputError(f"the book can be {', '.join(actions)}, not {action!r}")

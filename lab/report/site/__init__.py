@@ -2,6 +2,6 @@
 
 from lab.report.site.pipeline import build, execute
 from lab.report.site.printing import pdf, screenshots
-from lab.report.site.slides import write_slides
+from lab.report.site.slides import lessons, write_slides
 
-__all__ = ["build", "execute", "pdf", "screenshots", "write_slides"]
+__all__ = ["build", "execute", "lessons", "pdf", "screenshots", "write_slides"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from lab.report import notebooks
 from lab.report.site import slides
 from tests.lab.site.soundness import problems
 
@@ -15,18 +18,15 @@ pytest.importorskip("sphinx_revealjs")
 @pytest.fixture
 def executed(tmp_path, monkeypatch):
     new = nbformat.v4
-    shown = new.new_output("execute_result", {"text/plain": "<RESULT>"}, execution_count=1)
     drawn = '<figure class="core-figure"><svg aria-label="Up" viewBox="0 0 400 900"></svg></figure>'
     drawing = new.new_output("display_data", {"text/html": drawn})
-    long = "\n".join(f"x{i} = {i}" for i in range(slides.LINES + 1))
-    text = "# Title\n\nWords with $a$ and [a page](11_fedvck).\n\n## Part\n\n" + "w " * 3000
+    on_slide = {"tags": ["slide"]}
     cells = [
-        new.new_markdown_cell(text),
-        new.new_code_cell("import os\nfrom re import (\n    match,\n)"),
-        new.new_code_cell("short = 1", outputs=[shown], execution_count=1),
-        new.new_code_cell(long, outputs=[drawing], execution_count=2),
+        new.new_markdown_cell("# Title\n\n*Question:* why,\nand how?\\\n*Time:* little."),
+        new.new_markdown_cell("## Part\n\nOnly in the book."),
+        new.new_markdown_cell("Words with $a$ and [a page](11_fedvck).", metadata=on_slide),
+        new.new_code_cell("import os", outputs=[drawing], metadata=on_slide, execution_count=1),
         new.new_code_cell("secret = 1", metadata={"tags": ["solution", "remove-cell"]}),
-        new.new_code_cell("folded", outputs=[shown], metadata={"tags": ["hide-input"]}),
     ]
     nbformat.write(new.new_notebook(cells=cells), tmp_path / "deck.ipynb")
     monkeypatch.setattr(slides, "execute_all", lambda sources, folder: list(sources))
@@ -34,13 +34,24 @@ def executed(tmp_path, monkeypatch):
     return written
 
 
-def test_headings_and_cells_begin_slides_and_what_is_hidden_stays_out(executed):
+def test_title_question_and_tagged_cells_are_slides(executed):
     html = executed.read_text()
-    assert html.count("<section") == 2 + 5  # two headings; three cells more below the second
-    for shown in ("Words with $a$ and a page.", "&lt;RESULT&gt;", "short", 'aria-label="Up"'):
+    assert html.count("<section><section") == 3
+    for shown in ("Title", "and how?", "Part", "Words with $a$ and a page.", 'aria-label="Up"'):
         assert shown in html
-    for hidden in ("import os", "x14", "secret", "folded"):
+    for hidden in ("import os", "Only in the book", "secret", "little"):
         assert hidden not in html
+
+
+def test_six_lessons_have_slides_of_few_words():
+    assert len(slides.lessons()) == 6
+    for path in slides.lessons():
+        deck = slides.deck(notebooks.read(path)).cells
+        assert 10 <= len(deck) <= 20
+        for cell in deck[1:]:
+            if cell.cell_type == "markdown":
+                without = re.sub(r"(?s)\$\$.*?\$\$|\$[^$]*\$|^#.*?$", "", cell.source, flags=re.M)
+                assert len(without.split()) <= 60, (path.stem, cell.source)
 
 
 def test_a_file_of_slides_needs_nothing_from_other_servers(executed):
@@ -55,4 +66,4 @@ def test_a_browser_shows_them_and_what_is_too_long_scrolls(executed, chromium):
         """() => [...document.querySelectorAll('.slides > section > section')].map(one => {
         const at = Reveal.getIndices(one); Reveal.slide(at.h, at.v); return one.offsetHeight; })"""
     )
-    assert len(heights) == 5 and max(heights) <= 720
+    assert len(heights) == 3 and max(heights) <= 720
