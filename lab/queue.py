@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from core import algorithms, data
+from core import data
 from core.data.partition import written
 from core.errors import InputError, no_such
 from core.federation import Runtime
@@ -108,8 +108,6 @@ def _wanted(
         for cell in cells:
             if not cell.not_testable and cell.implemented and not cell.cut:
                 yield cell, cell.address in answered
-    if not named and only in algorithms.names():
-        raise InputError(f"no table has a row with the algorithm {only} yet")
     if not named:
         raise InputError(
             f"{only!r} is no paper, table, cell or algorithm of the tables; `fedcon table` "

@@ -5,16 +5,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import attrs
 import numpy as np
 import pytest
 import torch
 
-from core import algorithms
 from core.errors import InputError
 from lab import TableSpec, forms, queue, records, table
 from lab.__main__ import main
+from lab.cli.stated import stated_runs
 from lab.record import REPOSITORY
 from lab.report import notebooks, table_frame
 from tests.data import layouts
@@ -25,24 +26,22 @@ RUN = (
 )
 
 
-def test_a_seed_that_diverges_does_not_stop_the_others(capsys, tmp_path):
+@pytest.mark.parametrize(
+    ("algorithm", "rate", "said"),
+    [("fedavg", "1e6", "the upload of client"), ("centralized", "1e38", "not finite")],
+)
+def test_a_seed_that_diverges_does_not_stop_the_others(capsys, tmp_path, algorithm, rate, said):
     """Two seeds, of which none can stand such a rate; one that is named twice is run once."""
-    more = ["--alpha", "0.1", "--set", "lr=1e6", "--out", str(tmp_path)]
+    run = [algorithm if text == "fedavg" else text for text in RUN]
+    more = ["--alpha", "0.1", "--set", f"lr={rate}", "--out", str(tmp_path)]
     seeds = [text for seed in (3, 4, 4) for text in ("--seed", str(seed))]
-    assert main([*RUN, *more, *seeds]) == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
-    assert len(said) == 2
-    for seed, line in zip((3, 4), said, strict=True):
-        assert f"error: seed {seed}: the upload of client" in line and "diverge" in line
-    assert len(list(tmp_path.glob("adhoc/*.json"))) == 2
-
-
-def test_a_seed_whose_server_diverges_does_not_stop_the_others(capsys, tmp_path):
-    run = ["centralized" if text == "fedavg" else text for text in RUN]
-    given = ["--out", str(tmp_path), "--seed", "0", "--seed", "1", "--set", "lr=1e38"]
-    assert main([*run, *given]) == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
-    assert len(said) == 2 and all("not finite" in line for line in said)
+    assert main([*run, *more, *seeds]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+    assert len(lines) == 2
+    for seed, line in zip((3, 4), lines, strict=True):
+        assert f"error: seed {seed}: " in line and said in line
+    kept = [json.loads(path.read_text()) for path in tmp_path.glob("adhoc/*.json")]
+    assert [one["status"] for one in kept] == ["failed"] * 2
 
 
 def test_a_sweep_in_one_command_is_compared_and_drawn(capsys, tmp_path):
@@ -80,26 +79,40 @@ def test_a_run_by_code_of_before_is_run_again_and_it_is_said(capsys, tmp_path):
     assert json.loads(path.read_text())["code"] == ours["code"]
 
 
-def test_a_dirichlet_partition_takes_its_options_beside_alpha(capsys, tmp_path):
-    split = ["--partition", "dirichlet,min_size=0,cap=true"]
-    assert main([*RUN, *split, "--alpha", "0.5", "--out", str(tmp_path)]) == 0
-    (made,) = tmp_path.glob("adhoc/*.json")
-    told = json.loads(made.read_text())["experiment"]["partition"]
-    assert told == {"name": "dirichlet", "alpha": 0.5, "min_size": 0, "cap": True}
+@pytest.mark.parametrize(
+    ("options", "partition"),
+    [
+        ({"alpha": 1}, {"name": "dirichlet", "alpha": 1.0}),
+        ({"partition": "dirichlet,alpha=1"}, {"name": "dirichlet", "alpha": 1.0}),
+        (
+            {"partition": "dirichlet,min_size=0,cap=true", "alpha": 0.5},
+            {"name": "dirichlet", "alpha": 0.5, "min_size": 0, "cap": True},
+        ),
+        ({"partition": "split.json"}, {"name": "file"}),
+        ({"partition": "file,file=split.json"}, {"name": "file"}),
+    ],
+)
+def test_a_partition_may_be_stated_in_two_ways(options, partition, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("split.json").write_text(json.dumps({"client_idx": [[0, 1, 2], [3, 4]]}))
+    if partition["name"] == "file":
+        partition = partition | {"file": str(tmp_path / "split.json")}
+    (run,) = stated_runs("quick", {"algorithm": "fedavg", **options}, None)
+    assert run.partition == partition and repr(run.partition) == repr(partition)
 
 
-def test_one_concentration_is_one_run_however_it_is_written(capsys, tmp_path):
-    for said in (["--alpha", "1"], ["--partition", "dirichlet,alpha=1"]):
-        assert main([*RUN, *said, "--out", str(tmp_path)]) == 0
-    assert len(list(tmp_path.glob("adhoc/*.json"))) == 1
-
-
-def test_a_split_is_told_with_its_number_of_classes(capsys, tmp_path):
-    assert (
-        main([*RUN, "--partition", "pathological,classes_per_client=2", "--out", str(tmp_path)])
-        == 0
-    )
-    assert "pathological, 2 classes" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"algorithm": "random_selection", "rounds": 3}, "rests after the first of 3 rounds"),
+        ({"algorithm": "random_selection", "rounds": 1}, ""),
+        ({"algorithm": "fedavg", "variant": "released"}, "fedavg has no released values on record"),
+    ],
+)
+def test_what_changes_nothing_is_told(options, said, capsys):
+    stated_runs("quick", options, None)
+    printed = capsys.readouterr().err
+    assert said in printed and bool(said) == bool(printed)
 
 
 def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_path, monkeypatch):
@@ -142,12 +155,13 @@ def test_a_python_without_the_packages_gets_one_line(tmp_path):
     assert "the package typer is not installed" in done.stderr and "make install" in done.stderr
 
 
-def memory_of_a_gpu_runs_out():
-    raise torch.OutOfMemoryError("CUDA out of memory.")
-
-
 @pytest.mark.parametrize(
-    "greedy", [lambda: bytes(2**62), lambda: torch.empty(2**50), memory_of_a_gpu_runs_out]
+    "greedy",
+    [
+        lambda: bytes(2**62),
+        lambda: torch.empty(2**50),
+        Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory.")),
+    ],
 )
 def test_memory_that_runs_out_is_told_in_one_line(greedy, capsys, monkeypatch):
     monkeypatch.setattr(queue, "measure", lambda *given, **named: greedy())
@@ -175,25 +189,10 @@ def test_an_algorithm_of_a_table_that_is_not_here_is_named(capsys, monkeypatch, 
     assert main(["table", "gddfl/1"]) == 0 and said in capsys.readouterr().out
 
 
-def test_an_algorithm_that_no_table_has_is_told_from_one_that_is_not_there(capsys, monkeypatch):
-    known = algorithms.names()
-    monkeypatch.setattr("core.algorithms.names", lambda: [*known, "fednova"])
-    assert main(["pending", "--only", "fednova"]) == 2
-    assert "no table has a row with the algorithm fednova yet" in capsys.readouterr().err
-
-
 def test_a_table_without_records_goes_with_the_profile_that_the_queue_runs():
     spec = TableSpec.find("gddfl", "starts")
     assert "paper" not in spec.run_at
     assert set(table_frame("gddfl", "starts", measured={}).profile) == {"laptop"}
-
-
-def test_a_set_is_told_with_the_sizes_that_are_here(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
-    layouts.npz(tmp_path / "pneumoniamnist_224.npz", 224, 1, labels=2)
-    assert main(["data"]) == 0
-    said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
-    assert "here at 224 pixels, missing at 28" in said["pneumoniamnist"]
 
 
 def test_own_records_of_other_data_are_not_laid_beside_the_books(capsys, tmp_path):
@@ -202,15 +201,6 @@ def test_own_records_of_other_data_are_not_laid_beside_the_books(capsys, tmp_pat
     other.save(tmp_path / "fedmk" / f"{some.experiment.id}.json")
     assert main(["table", "fedmk/1", "--records", str(tmp_path)]) == 2
     assert "measured on other data" in capsys.readouterr().err
-
-
-def test_a_method_that_communicates_once_says_where_it_rests(capsys, tmp_path):
-    run = ("run", "--algorithm", "random_selection", "--profile", "quick", "--clients", "2")
-    more = ("--set", "server_epochs=1", "--model-set", "width=4", "--out", str(tmp_path))
-    assert main([*run, *more, "--rounds", "3", "--device", "cpu"]) == 0
-    assert "communicates once: it rests after the first of 3 rounds" in capsys.readouterr().err
-    assert main([*run, *more, "--rounds", "1", "--device", "cpu"]) == 0
-    assert "communicates once" not in capsys.readouterr().err
 
 
 def test_a_page_is_found_by_its_number(capsys, monkeypatch, tmp_path):
@@ -238,14 +228,6 @@ def test_a_number_is_led_back_to_its_records(capsys):
     assert verdict.startswith(f"measured {frame.measured:.2f} ± {frame['std']:.2f} over 3 seeds")
 
 
-def test_a_seed_without_a_record_is_told(capsys):
-    given = ["explain", "fedvck/11/FedVCK/cifar10-0.05", "--profile", "quick"]
-    assert main(given) == 0
-    said = capsys.readouterr().out
-    assert "accuracy (percent)\nseed 0  not run\n" in said
-    assert said.endswith("\nmeasured nothing, printed 61.89; pending\n")
-
-
 def test_a_cell_of_several_metrics_has_the_value_of_each(capsys):
     cell = next(
         one
@@ -262,24 +244,18 @@ def test_a_cell_of_several_metrics_has_the_value_of_each(capsys):
 
 
 def test_a_file_with_the_name_of_a_known_set_is_told(capsys, tmp_path, monkeypatch):
-    """No run can load that set then; a file that belongs to a set is in nobody's way."""
+    """No run can load that set then; a file that belongs to a set is in nobody's way, and is told with the
+    sizes that are here.
+    """
     monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
-    for name in ("digits", "pneumoniamnist"):
-        layouts.npz(tmp_path / f"{name}.npz", 28, 1, labels=2)
+    for name, size in (("digits", 28), ("pneumoniamnist_224", 224)):
+        layouts.npz(tmp_path / f"{name}.npz", size, 1, labels=2)
     assert main(["data"]) == 0
     said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
     assert f"known here; rename your file {tmp_path / 'digits.npz'}" in said["digits.npz"]
-    assert "rename" not in said["pneumoniamnist"]
+    assert "here at 224 pixels, missing at 28" in said["pneumoniamnist"]
     assert main(list(RUN)) == 2
     assert f"rename your file {tmp_path / 'digits.npz'}" in capsys.readouterr().err
-
-
-def test_a_split_file_can_be_stated_as_explain_shows_it(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.json").write_text(json.dumps({"client_idx": [[0, 1, 2], [3, 4]]}))
-    for said in ("mine.json", "file,file=mine.json"):
-        assert main([*RUN, "--clients", "2", "--partition", said, "--out", "here"]) == 0
-    assert len(list(Path("here").glob("adhoc/*.json"))) == 1
 
 
 def test_a_table_says_what_was_run_and_what_is_to_be_known_of_it(capsys):

@@ -81,7 +81,7 @@ def accuracies(text: bytes) -> list[float]:
     return [row["metrics"]["accuracy"] for row in json.loads(text)["rounds"]]
 
 
-@pytest.mark.parametrize("pages", [1, 2, 4])
+@pytest.mark.parametrize("pages", [1, 4])
 def test_a_disk_that_fills_up(capsys, disk, pages):
     """The record has room on it, or not even that; the checkpoint has none."""
     out = disk(nr_blocks=100)
@@ -97,19 +97,18 @@ def test_a_disk_that_fills_up(capsys, disk, pages):
     assert len(records(out)) == 2 and not list(out.rglob("*.safetensors"))
 
 
-PLACES = {
-    "a folder": (pathlib.Path, "mkdir"),
-    "a file in its place": (pathlib.Path, "replace"),
-    "a record or a checkpoint": (files, "create"),
-    "a lock": (os, "open"),
-}
-
-
-@pytest.mark.parametrize("what", PLACES)
-@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
-def test_whatever_cannot_be_made(capsys, tmp_path, monkeypatch, what, reason):
+@pytest.mark.parametrize(
+    ("owner", "name", "reason"),
+    [
+        (pathlib.Path, "mkdir", errno.EROFS),
+        (pathlib.Path, "replace", errno.ENOSPC),
+        (files, "create", errno.EDQUOT),
+        (os, "open", errno.EIO),
+    ],
+    ids=["a folder", "a file in its place", "a record or a checkpoint", "a lock"],
+)
+def test_whatever_cannot_be_made(capsys, tmp_path, monkeypatch, owner, name, reason):
     """Where nobody may make a disk: the system's answer, at each place where something is written."""
-    owner, name = PLACES[what]
     true = getattr(owner, name)
 
     def refusing(*given, **named):

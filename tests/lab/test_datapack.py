@@ -9,7 +9,7 @@ import pytest
 
 from core import data
 from core.errors import InputError
-from lab.datapack import _candidates, pack, shareable
+from lab.datapack import _candidates, pack
 from tests.data import layouts
 
 
@@ -59,9 +59,3 @@ def test_a_set_in_two_layouts_takes_its_room_once(folder, tmp_path):
     target, limit = tmp_path / "pack.zip", 2**16 + sum(sizes.values())
     assert set(pack(target, folder, limit)) == set(sizes)
     assert target.stat().st_size <= limit
-
-
-def test_what_may_be_passed_on_is_named():
-    names = set(shareable())
-    assert {"mnist", "pneumoniamnist"} <= names
-    assert not {"cifar10", "svhn", "imagenette"} & names

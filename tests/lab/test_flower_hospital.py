@@ -236,17 +236,6 @@ def test_a_hospital_with_a_budget_answers_nothing_beyond_it(tmp_path, caplog, ch
     assert said in caplog.text
 
 
-def test_deltas_of_several_runs_add_up(tmp_path, caplog):
-    config = {"epsilon": 100.0, "delta": 2.5e-5}
-    for number in (1, 2):
-        nodes = limited(tmp_path, number, config=config)
-        assert server.federate(nodes, nodes.server).status == "complete"
-    nodes = limited(tmp_path, 3, config=config)
-    with pytest.raises(InputError, match="sent no upload"):
-        server.federate(nodes, nodes.server)
-    assert "delta 2.5e-05 at most; with this run it would be 3e-05" in caplog.text
-
-
 def test_one_account_is_for_all_that_a_node_is(tmp_path, caplog):
     """Another number adds to it."""
     nodes = configured(limited(tmp_path), memory=str(tmp_path))

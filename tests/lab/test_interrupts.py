@@ -51,12 +51,6 @@ def interrupt_and_drop(number):
     copyreg._slotnames(Unlucky("Unlucky", (), {}))
 
 
-def test_the_standard_library_drops_an_interrupt(number):
-    interrupt_and_drop(number)
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(number)
-
-
 def test_a_dropped_interrupt_ends_the_run_after_its_round(monkeypatch, tmp_path, number):
     def unlucky(*args, **named):
         for result in rounds(*args, **named):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import attrs
 import pytest
 from hypothesis import given
@@ -12,9 +10,7 @@ from hypothesis import strategies as st
 import core.algorithms
 from lab import PROFILES, TableSpec
 from lab.explain import explanation, origins
-from lab.forms import TABLES, read_yaml, short
 from lab.overrides import Merged, Override, merge, opened
-from lab.published import read_published
 
 
 def stack(*parts, alpha=None) -> Merged:
@@ -126,18 +122,3 @@ def test_an_explanation_names_file_and_keys_and_what_was_replaced():
     assert ["settings.b", "0.3", "default of fedvck"] in rows
     released = explanation(TableSpec.find_cell("fedvck/released/as-released/cifar10-0.05", "paper"))
     assert "released value of fedvck" in released
-
-
-@pytest.mark.parametrize("path", sorted(TABLES.glob("*/*.yaml")), ids=short)
-def test_no_table_says_what_holds_without_it(path):
-    data, spec = read_yaml(path), TableSpec.load(path)
-    rows = read_published(path.with_name("published.csv"))
-    has_print = any(row["table"] == spec.table for row in rows)
-    for row in data["rows"]:
-        assert row.get("match", {}).get("method") != row["algorithm"]
-        assert "match" not in row or (has_print and row.get("printed", True))
-    for line in (*data["rows"], *data["columns"]):
-        assert line.get("printed", not has_print) is not has_print
-    grid = list(itertools.product(spec.rows, spec.columns, spec.metrics))
-    for absent in spec.absent:
-        assert any(absent.covers(row.name, column.name, metric) for row, column, metric in grid)

@@ -414,11 +414,17 @@ def test_a_record_that_could_not_be_read_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_method_for_other_data_is_a_mistake_and_leaves_no_record(tmp_path):
-    path = tmp_path / "record.json"
-    with pytest.raises(InputError, match="is a method for"):
-        run(Experiment(algorithm="fedad", dataset="digits", profile="quick"), record=path)
-    assert not path.exists()
+@pytest.mark.parametrize(
+    ("experiment", "said"),
+    [
+        (Experiment(algorithm="fedad", dataset="digits", profile="quick"), "is a method for"),
+        (small(clients=5000), "clients"),
+    ],
+)
+def test_a_run_that_cannot_begin_leaves_no_record(experiment, said, tmp_path):
+    with pytest.raises(InputError, match=said):
+        run(experiment, record=tmp_path / "record.json")
+    assert not list(tmp_path.iterdir())
 
 
 # --- the book's records
@@ -455,13 +461,3 @@ def test_every_record_of_the_book_is_what_its_experiment_would_run_today():
         if wrong := drift(one.settings, importing.settings_of(one.experiment)):
             found[name] = wrong
     assert found == {}
-
-
-def test_drift_is_seen_in_every_form(monkeypatch):
-    assert drift({"lr": 0.1}, {"lr": 0.1}) == drift({}, {}) == {}
-    assert drift({"lr": 0.1}, {"lr": 0.2}) == {"lr": (0.1, 0.2)}
-    assert drift({"lr": 0.1}, {}) == {"lr": (0.1, "gone")}
-    assert drift({}, {"own": False}) == {"own": ("not stated", False)}
-    monkeypatch.setitem(AS_BEFORE, "own", False)
-    assert drift({}, {"own": False}) == drift({"own": True}, {"own": True}) == {}
-    assert drift({}, {"own": True}) == {"own": (False, True)}

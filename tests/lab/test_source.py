@@ -1,14 +1,15 @@
 """The hash of the code sees every file that computes, and no run begins with code that changed."""
 
-import os
-import shutil
-import subprocess
+import multiprocessing
 import sys
 
 import pytest
+import torch
 
-from lab import source
-from lab.source import REPOSITORY
+from core.federation import Runtime
+from core.files import FileError
+from lab import run, source
+from tests.lab.small_runs import small
 
 
 @pytest.mark.parametrize("changed", ["core/baselines/a.py", "core/data/a.py", "lab/running.py"])
@@ -44,51 +45,29 @@ def test_the_code_of_an_algorithm_is_its_own_and_what_it_builds_on(changed, othe
     assert moved >= others and ("fedavg" in others or moved == others)
 
 
-CHANGING = """
-from pathlib import Path
-from lab import Experiment, run, source
-stated = Experiment(algorithm="fedavg", dataset="digits", rounds=1, settings={"local_steps": 1})
-with Path("core/baselines/fedavg.py").open("a") as file:  # nobody has needed it yet
-    file.write("# another version")
-try:
-    run(stated, record="record.json")
-except Exception as error:
-    print(f"{type(error).__name__}: {error}")
-print(source.code_version("fedavg"), Path("record.json").exists())
-"""
-
-
-def test_no_run_begins_with_code_that_changed_since_the_process_began(tmp_path):
+def test_no_run_begins_with_code_that_changed_since_the_process_began(tmp_path, monkeypatch):
     """Its record would have the name of one version and the numbers of another."""
-    ignored = shutil.ignore_patterns("__pycache__", "report", "cli")
-    for package in ("core", "lab"):
-        shutil.copytree(REPOSITORY / package, tmp_path / package, ignore=ignored)
-    said = subprocess.run(
-        [sys.executable, "-c", CHANGING],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-    )
-    assert said.stdout.splitlines() == [
-        "FileError: the program changed since this process began; start again",
-        f"{source.code_version('fedavg')} False",
-    ], said.stderr
+    before = source.source()
+    changed = {name: text + b"# another version" for name, text in before.items()}
+    monkeypatch.setattr(source, "source", lambda: changed)
+    with pytest.raises(FileError, match="program changed since this process began"):
+        run(small(), record=tmp_path / "record.json")
+    assert source.code_version("fedavg") == source.version(before, "fedavg")
+    assert not list(tmp_path.iterdir())
+
+
+def forgotten(connection) -> None:
+    """By how much a peak falls when it is forgotten, in a process whose own peak begins here."""
+    runtime = Runtime(torch.device("cpu"))
+    torch.ones(2**27).sum()
+    high = runtime.peak_memory()
+    runtime.forget_peak_memory()
+    connection.send(high - runtime.peak_memory())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can forget a peak")
 def test_the_peak_of_a_run_is_its_own():
-    """In a process of its own, for the tests before have had theirs."""
-    told = """
-import torch
-from core.federation import Runtime
-here = Runtime(torch.device("cpu"))
-torch.ones(2**27).sum()
-high = here.peak_memory()
-here.forget_peak_memory()
-print(high - here.peak_memory())
-"""
-    found = subprocess.run(
-        [sys.executable, "-c", told], capture_output=True, text=True, check=True, cwd=REPOSITORY
-    )
-    assert int(found.stdout) > 2**28  # half a gigabyte of ones was held, and is forgotten
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    context.Process(target=forgotten, args=(there,)).start()
+    assert here.recv() > 2**28  # half a gigabyte of ones was held, and is forgotten

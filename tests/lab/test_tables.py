@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InputError
-from lab import queue, table
+from lab import queue
 from lab.experiment import PROFILES, Experiment
-from lab.forms import TABLES
 from lab.table import TableSpec, slug
 
 
@@ -87,17 +86,6 @@ def test_what_cannot_be_tested_says_why(cells):
     assert TableSpec.find_cell("reference/1/FedAvg/mnist-0.05", "paper").implemented
 
 
-def test_the_reference_table_is_most_urgent_and_main_tables_come_next(cells):
-    first = TableSpec.find("reference", 1).priority
-    assert first == min(spec.priority for spec in TableSpec.all())
-    for spec in TableSpec.all():
-        own = [cell.priority for cell in cells["laptop"] if cell.spec is spec]
-        assert own == sorted(set(own))
-    names = ["fedvck/3", "fedvck/11", "fedmk/1", "fediod/1", "gddfl/1", "fedvck/7", "fedvck/2"]
-    main = [TableSpec.find(*name.split("/")).priority for name in [*names, "fedvck/14"]]
-    assert main == sorted(main)
-
-
 @pytest.mark.parametrize(
     ("paper", "number", "pairs"),
     [
@@ -157,11 +145,6 @@ def test_a_cell_is_found_by_the_names_that_its_table_shows(metric):
     assert found.address == "fedmk/2/w-o-iteration/cifar10-0.5"
 
 
-def test_an_unknown_profile():
-    with pytest.raises(InputError, match="did you mean 'laptop'"):
-        TableSpec.find_cell("fedvck/3/FedAvg/pathmnist-0.05", "labtop")
-
-
 # --- what waits
 # ---------------------------------------------------------------------------------------------
 
@@ -177,20 +160,6 @@ def test_an_unknown_profile():
 def test_a_data_set_that_nobody_has_is_told_from_one_that_is_not_here(name, said):
     one = Experiment(algorithm="fedavg", dataset=name)
     assert queue._missing(one, {"digits"}).startswith(said)
-
-
-def test_a_mistake_in_a_table_does_not_hide_what_another_paper_needs(tmp_path, monkeypatch):
-    for path in TABLES.rglob("*"):
-        if path.is_file() and path.parent.name in ("tables", "gddfl", "fedmk"):
-            copy = tmp_path / path.relative_to(TABLES)
-            copy.parent.mkdir(exist_ok=True)
-            copy.write_bytes(path.read_bytes())
-    (tmp_path / "gddfl" / "1.yaml").write_text("paper: gddfl\n")
-    for module in (queue, table):
-        monkeypatch.setattr(module, "TABLES", tmp_path)
-    assert queue.pending("paper", tmp_path, only="fedmk")
-    with pytest.raises(InputError, match=r"gddfl/1\.yaml"):
-        queue.pending("paper", tmp_path)
 
 
 def test_a_run_whose_split_file_is_missing_cannot_run_here(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ from pathlib import Path
 import attrs
 import pytest
 
-import core.algorithms
 from core.errors import InputError
 from lab.experiment import Experiment
 from lab.forms import LARGEST, read_yaml
@@ -17,7 +16,6 @@ from lab.published import (
     UNITS,
     Published,
     as_published,
-    join_match,
     of_table,
     read_published,
 )
@@ -148,19 +146,6 @@ sites: {digits: {north: left, south: right}}
     assert here.record_metric == "accuracy@left:right"
     assert there.record_metric == "accuracy@north:south"
     assert here.stand_in == "digits in place of mnist (left for north, right for south)"
-
-
-def test_a_profiles_setting_reaches_only_algorithms_that_have_it(folder, monkeypatch):
-    known = core.algorithms.settings_fields
-    own = {"own", "local_epochs", "lr", "momentum"}
-    monkeypatch.setattr(
-        core.algorithms,
-        "settings_fields",
-        lambda name: own if name == "unwritten" else known(name),
-    )
-    a, _, c = cells(folder, profile="laptop")
-    assert a.experiments[0].settings["local_steps"] == 10
-    assert "local_steps" not in c.experiments[0].settings
 
 
 def test_cells_without_a_printed_number(folder):
@@ -350,12 +335,6 @@ def test_a_file_that_is_no_table(tmp_path, content, said):
         read_yaml(path)
 
 
-def test_an_alias_and_a_merge_work(tmp_path):
-    path = tmp_path / "alias.yaml"
-    path.write_text("base: &base {lr: 1, steps: 2}\none: {<<: *base, lr: 3}\nother: *base\n")
-    assert read_yaml(path)["one"] == {"lr": 3, "steps": 2}
-
-
 # --- printed numbers
 # ---------------------------------------------------------------------------------------------
 
@@ -375,12 +354,6 @@ def test_a_printed_number_takes_the_deviation_of_the_same_number_in_another_tabl
     one = Published(50.0, "50.0", None, "percent", "higher", "", 2.0)
     assert one.spread == 2 and attrs.evolve(one, std=0.0).spread == 0
     assert attrs.evolve(one, std_elsewhere=None).spread is None
-
-
-def test_a_column_picks_the_printed_number_before_a_row():
-    row = {"method": "a", "dataset": "mnist", "setting": "u"}
-    column = {"dataset": "svhn", "setting": "v"}
-    assert join_match(row, column) == {"method": "a", "dataset": "svhn", "setting": "v,u"}
 
 
 ROW = "p,1,a,mnist,10,,accuracy,97,,percent,higher,"
@@ -406,7 +379,7 @@ NUMBER = {"value": "97", "std": "", "unit": "percent", "better": "higher", "note
 
 
 @pytest.mark.parametrize("key", ["value", "std", "std_elsewhere"])
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999", "97%", "<b>97</b>"])
+@pytest.mark.parametrize("value", ["nan", "1e999", "97%"])
 def test_a_value_that_is_no_number(key, value):
     with pytest.raises(InputError, match="no number"):
         as_published(NUMBER | {key: value}, "here")

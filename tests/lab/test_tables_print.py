@@ -9,10 +9,8 @@ import re
 import pytest
 
 from lab.forms import TABLES
-from lab.published import Published
 from lab.table import TableSpec
 
-PAPERS = {"fedvck": 432, "fediod": 250, "fedmk": 186, "gddfl": 87}
 NUMBERS = {
     "fedvck": [2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14],
     "fediod": [*range(1, 10)],
@@ -38,11 +36,6 @@ def test_every_table_of_the_papers_is_specified():
     assert found == NUMBERS
 
 
-def test_the_papers_print_955_numbers():
-    assert {paper: len(printed_rows(paper)) for paper in PAPERS} == PAPERS
-    assert sum(PAPERS.values()) == 955
-
-
 def test_what_the_errata_count_of_fedvck():
     """No number after 100 rounds is below the one after ten; ten are equal, six of these 62.50."""
     found: dict[str, dict[tuple[str, ...], str]] = {}
@@ -60,7 +53,7 @@ def test_what_the_errata_count_of_fedvck():
     assert len(alike) == 10 and alike.count(62.5) == 6
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", NUMBERS)
 def test_every_printed_number_has_one_cell_per_method(paper, cells):
     wanted = collections.Counter(
         (row["table"], row["metric"], METHODS.get(one, one), row["value"], std, row["note"])
@@ -74,23 +67,6 @@ def test_every_printed_number_has_one_cell_per_method(paper, cells):
         if cell.paper == paper and (one := cell.published)
     )
     assert found == wanted
-
-
-def test_a_number_that_is_printed_again_has_the_deviation_of_its_table(cells):
-    """FedMK's Tables 2, 5 and 6 repeat numbers of Table 1 without their deviations."""
-    first, again = dict[tuple, Published](), dict[tuple, Published]()
-    for cell in cells["paper"]:
-        if cell.paper == "fedmk" and cell.published and cell.experiments[0].algorithm == "fedmk":
-            known = first if cell.table == "1" else again
-            key = (cell.experiments[0].dataset, cell.experiments[0].partition.get("alpha"))
-            known[(cell.table, *key, cell.published.value)] = cell.published
-    spreads = {key[1:]: one.std for key, one in first.items()}
-    repeats = {key: one for key, one in again.items() if key[1:] in spreads}
-    assert {key[0] for key in repeats} == {"2", "5", "6"}
-    for key, one in repeats.items():
-        assert one.std is None and one.spread == spreads[key[1:]] > 0, key
-    assert any(one.spread is None for one in again.values())
-    assert all(one.std_elsewhere is None for one in first.values())
 
 
 def _fits(cell, row) -> bool:
@@ -109,7 +85,7 @@ def _fits(cell, row) -> bool:
     )
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", NUMBERS)
 def test_a_cell_runs_what_its_printed_number_is_about(paper, cells):
     """Model, data set, rounds, concentration and clients as published.csv states them, row by
     row.

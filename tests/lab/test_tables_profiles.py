@@ -8,9 +8,8 @@ import pytest
 
 from core.data import drawn, monuseg
 from core.data.catalogue import SOURCES
-from core.errors import InputError
-from lab.experiment import PROFILES, Experiment
-from lab.profiles import Profile, apply
+from lab.experiment import Experiment
+from lab.profiles import apply
 from lab.table import TableSpec
 
 LAPTOP = {
@@ -78,38 +77,6 @@ def test_by_hand_what_is_stated_holds():
     assert (run.rounds, run.model_options, run.settings) == (30, {}, other["settings"])
     assert apply("quick", {"algorithm": "fedavg"}).dataset == "digits"
     assert apply("quick", MNIST).dataset == "mnist"
-
-
-def test_by_hand_a_concentration_is_written_in_one_way():
-    """1 and 1.0 would be two ids."""
-    runs = [
-        apply("paper", MNIST | {"partition": {"name": "dirichlet", "alpha": alpha}})
-        for alpha in (1, 1.0)
-    ]
-    assert runs[0].id == runs[1].id
-
-
-@pytest.mark.parametrize(
-    ("profile", "fields", "said"),
-    [
-        ("big", MNIST, "profile named"),
-        ("paper", {"dataset": "mnist"}, "needs 'algorithm'"),
-        ("paper", MNIST | {"round": 3}, "experiment field.*'rounds'"),
-        ("quick", MNIST | {"rounds": "x"}, "rounds must be"),
-        ("quick", MNIST | {"settings": [1]}, "settings must map"),
-        ("quick", MNIST | {"algorithm": ["fedavg"]}, "algorithm must be a name"),
-    ],
-)
-def test_a_mistake_by_hand_is_named(profile, fields, said):
-    with pytest.raises(InputError, match=said):
-        apply(profile, fields)
-
-
-def test_profiles_describe_themselves():
-    for name in PROFILES:
-        profile = Profile.load(name)
-        assert profile.name == name
-        assert len(profile.meaning) > 40 and len(profile.description) > 40
 
 
 @pytest.mark.parametrize("table", [2, 3, 4, 8, 9])

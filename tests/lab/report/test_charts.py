@@ -92,16 +92,6 @@ def test_bars_are_as_long_as_their_means_and_say_their_numbers(means):
     )
 
 
-def test_bars_that_begin_alike_share_a_colour():
-    def colours(*names):
-        bars = charts.bars(dict.fromkeys(names, (1.0, 0.0)), "x").axes[0].patches
-        return [bar.get_facecolor() for bar in sorted(bars, key=lambda bar: bar.get_y())]
-
-    first, second, third = colours("A, long", "A, print", "B, long")
-    assert first == second != third
-    assert len(set(colours("A", "B", "C"))) == 1  # one colour says no more than many
-
-
 def test_dots_have_their_intervals_and_what_a_paper_reports():
     frame = pd.DataFrame(
         {"name": ["A", "B"], "value": [1.0, 3.0], "low": [0.5, -np.inf], "high": [1.5, np.inf]}
@@ -157,15 +147,6 @@ def test_what_cannot_be_drawn_is_refused(draw):
         draw()
 
 
-@pytest.mark.parametrize("draw", [charts.lines, charts.scatter])
-def test_a_logarithmic_axis_has_plain_numbers(draw):
-    frame = pd.DataFrame({"x": [40, 41, 43, 380], "y": 1.0, "label": "a"})
-    axes = draw(frame, "x", "y", log="x").axes[0]
-    low, high = axes.get_xlim()
-    shown = [one for one in axes.get_xticks() if low <= one <= high]
-    assert axes.xaxis.get_major_formatter().format_ticks(shown) == ["50", "100", "200"]
-
-
 def test_a_curve_adds_up_what_was_sent_and_skips_rounds_without_a_test():
     frame = charts.curve_frame(record(accuracies=(None, 0.5, None, 0.75)))
     assert frame["round"].tolist() == [2, 4] and frame["megabytes"].tolist() == [4.0, 8.0]
@@ -173,11 +154,6 @@ def test_a_curve_adds_up_what_was_sent_and_skips_rounds_without_a_test():
     assert charts.curve_frame(record(), "cross_entropy")["value"].tolist() == [0.75, 0.5]
     named = charts.curve_frame([record(seed=3)], by=lambda one: one.experiment.dataset.upper())
     assert set(named["label"]) == {"DIGITS"} and set(named["seed"]) == {3}
-
-
-def test_seeds_that_send_different_amounts_share_a_position():
-    figure = charts.curves([record(seed=0, up=MB), record(seed=1, up=3 * MB)], x="megabytes")
-    assert [x for x, _ in drawn(figure)[0]] == [3, 6]
 
 
 def test_who_sends_once_or_nothing_is_a_point_at_its_last_value():

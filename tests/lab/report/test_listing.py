@@ -8,19 +8,12 @@ import textwrap
 
 import pytest
 
-import core.federation
 from core.condensation import engine
 from core.condensation.engine import MatchingObjective
-from core.server import update_model
 from lab.report import source
 from lab.report.listing import WIDTH, text_of
 
-LISTED = [
-    engine.condense,
-    MatchingObjective,
-    core.federation.rounds,
-    update_model,
-]
+LISTED = [engine.condense, MatchingObjective]
 
 
 def program(text: str) -> str:

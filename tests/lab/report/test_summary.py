@@ -173,15 +173,6 @@ def test_runs_on_other_data_are_no_pairs(other):
     assert rows["pairs"].to_dict() == {"fedavg": 0, "fedprox": 0, "moon": 2}
 
 
-def test_what_differs_between_algorithms_is_shown_but_for_their_settings():
-    frame = summed_up(record(0.5, {}), record(0.5, {"mu": 1.0}, algorithm="fedprox", rounds=3))
-    assert frame.rounds.tolist() == [1, 3] and "mu" not in frame
-
-
-def test_nothing_measured_is_a_table_without_rows():
-    assert summed_up().empty
-
-
 def test_a_split_in_a_word():
     assert split_in_words({"name": "file", "file": "a/of_ten.json"}) == "of_ten"
     assert (
@@ -215,10 +206,12 @@ def test_a_folder_is_listed_and_what_is_not_finished_is_counted(capsys, folder):
     ("change", "column"),
     [
         ({"code": "d" * 12}, "code"),
+        ({"fingerprint": "a" * 64}, "data"),
         ({"environment": {"threads": 2, "device": "cpu", "precision": "float32"}}, "precision"),
     ],
 )
-def test_no_mean_is_over_several_programs_or_precisions(change, column):
+def test_no_mean_is_over_several_programs_data_or_precisions(change, column):
+    """A name may stand for two data sets."""
     first, second = record(0.4, {}, seed=0), record(0.6, {}, seed=1)
     first.environment |= {"device": "cpu", "precision": "bfloat16"}
     second.environment |= {"device": "cpu", "precision": "bfloat16"}
@@ -227,13 +220,6 @@ def test_no_mean_is_over_several_programs_or_precisions(change, column):
         setattr(second, name, value)
     apart = summed_up(first, second)
     assert apart.seeds.tolist() == [1, 1] and column in apart
-
-
-def test_the_folder_of_runs_of_no_table_is_listed_too(capsys, folder):
-    assert main(["runs", str(folder)]) == 0
-    listed = capsys.readouterr().out
-    assert main(["runs", str(folder / "adhoc")]) == 0
-    assert capsys.readouterr().out == listed
 
 
 def test_a_failed_run_is_told_with_its_reason(capsys, tmp_path):
@@ -248,16 +234,13 @@ def test_a_failed_run_is_told_with_its_reason(capsys, tmp_path):
     assert why == f"failed: {one.algorithm}, seed 0 ({one.id}): the loss is not a number"
 
 
-def test_a_file_in_no_folder_is_refused(capsys, folder):
-    assert main(["runs", str(folder), "--csv", str(folder / "none" / "mine.csv")]) == 2
-    assert "in a folder that exists" in capsys.readouterr().err
-
-
 def test_a_folder_becomes_a_file(capsys, folder):
     assert main(["runs", str(folder), "--csv", str(folder / "mine.csv")]) == 0
     assert capsys.readouterr().out.startswith("written: ")
     first = (folder / "mine.csv").read_text().splitlines()
     assert first[0].startswith("algorithm,dataset,split,profile,lr,seeds") and len(first) == 3
+    assert main(["runs", str(folder), "--csv", str(folder / "none" / "mine.csv")]) == 2
+    assert "in a folder that exists" in capsys.readouterr().err
 
 
 def test_a_folder_without_records_is_named(capsys, tmp_path):
@@ -282,10 +265,3 @@ def test_a_table_counts_records_of_ones_own(capsys, tmp_path):
     assert main(["explain", *asked]) == 0
     said = capsys.readouterr().out
     assert f"seed {run.seed}  12.34    {tmp_path}/fedmk/{run.id}.json" in said
-
-
-def test_a_name_that_stands_for_two_data_sets_gives_two_rows():
-    one, other = record(0.9, {}), record(0.1, {}, seed=1)
-    other.fingerprint = "a" * 64
-    frame = summed_up(one, other)
-    assert frame.data.tolist() == ["a" * 12, "f" * 12] and frame.seeds.tolist() == [1, 1]
