@@ -108,7 +108,7 @@ class Experiment(Schedule):
         stated = {name: value for name, value in values.items() if value != defaults()[name]}
         return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()[:12]
 
-    @property
+    @functools.cached_property
     def ids(self) -> tuple[str, ...]:
         """The ids under which its record may be found: a whole Dirichlet concentration may have been
         written as 1 or as 1.0, which are two ids.

@@ -24,6 +24,7 @@ from lab.record import (
     REPOSITORY,
     RESULTS,
     Record,
+    Records,
     book_files,
     find,
     reckoning,
@@ -71,9 +72,10 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     found: dict[str, Pending] = {}
     for cell, answered in _wanted(profile, only, done):
         for one in cell.experiments:
-            if find(done, one) or elsewhere(one):
+            before = found.get(one.id)
+            if before is None and (find(done, one) or elsewhere(one)):
                 continue
-            before = found.get(one.id) or Pending(
+            before = before or Pending(
                 *(one, cell.paper, (), cell.priority, _missing(one, here)),
                 core_seconds=took.get(seedless(one)),
                 answered=answered,
@@ -146,9 +148,14 @@ def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
     return no_such("data set", name, sorted(info.name for info in data.available()))
 
 
-def recorded_elsewhere(done: Mapping[str, Record]) -> Callable[[Experiment], bool]:
+def recorded_elsewhere(done: Records) -> Callable[[Experiment], bool]:
     """Of an experiment, whether some profile has the very same run among complete records."""
-    return lambda one: any(find(done, attrs.evolve(one, profile=name)) for name in PROFILES)
+    runs = {
+        name
+        for record in done.readable()
+        for name in attrs.evolve(record.experiment, profile=PROFILES[0]).ids
+    }
+    return lambda one: bool(runs) and attrs.evolve(one, profile=PROFILES[0]).id in runs
 
 
 def seedless(experiment: Experiment) -> str:

@@ -112,7 +112,6 @@ notebook notebooks/77_nothing.py -> 77_nothing
 notebook 11_fedvck -p alpha --out x.ipynb -> -p alpha lacks a value
 notebook 00_quickstart -p alhpa 1 -> alhpa
 notebook 00_quickstart -p rounds many -> rounds
-notebook 00_quickstart -p dataset=cifr10 -> did you mean 'cifar10'?
 data fetch -> get
 data get -> get
 data get cifar11 -> cifar10
