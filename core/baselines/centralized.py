@@ -35,12 +35,8 @@ class Settings(SupervisedTraining):
 
 
 class Centralized(Algorithm):
-    """One model, trained on the union of the clients' data; the data cross the network once, in the
-    first round.
-
-    A round takes as many passes, or as many steps in all, as the clients of a federated round take
-    together. All clients take part in it. What they sent is read where it lies and not kept a second
-    time; the state says whose it is.
+    """One model, trained on the union of the clients' data, which cross the network once, in the first
+    round. A round takes as many passes, or steps, as all clients of a federated round together.
     """
 
     Settings = Settings

@@ -179,12 +179,9 @@ class Ensemble:
 
 
 class DFRD(fedavg.FedAvg):
-    """FedAvg, after which the server plays I rounds of a game in every round of the federation.
-
-    The generator looks for images that the ensemble of the clients' models takes for the wanted
-    class and the global model does not; the global model learns from the ensemble on them, and on
-    images of a moving average of the generator, so that it does not forget. Clients say how often
-    each label was among their batches.
+    """FedAvg, after which the server plays I rounds of a game. The generator looks for images that the
+    ensemble of the clients takes for the wanted class and the global model does not; this one learns
+    from the ensemble on them, and on images of a moving average of the generator.
     """
 
     Settings = Settings

@@ -27,13 +27,9 @@ class Settings(fedavg.Settings):
 
 
 class FedAvgM(fedavg.FedAvg):
-    """The server treats the averaged change of the model as a gradient and follows it with undamped
-    momentum.
-
-    v <- beta v + dw, w <- w - lr v, where dw = w_t - sum_k n_k/n w^k. This is the printed step; the
-    paper's experiments look ahead as Nesterov does, w <- w - lr (dw + beta v). Running statistics of batch
-    norm are averaged as in FedAvg and take no part in the momentum: a variance must not overshoot
-    below zero.
+    """The server follows the averaged change as a gradient with undamped momentum: v <- beta v + dw, w <- w
+    - lr v, dw = w_t - sum_k n_k/n w^k, as printed (the paper's experiments look ahead as Nesterov does).
+    Running statistics are averaged without momentum: a variance must not overshoot below zero.
     """
 
     Settings = Settings

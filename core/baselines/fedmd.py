@@ -76,13 +76,9 @@ class Settings(public.PublicData):
 
 
 class FedMD(OwnModels):
-    """Clients answer public images, the server returns the mean of their answers, and clients learn
-    to answer alike.
-
-    A round here ends with the upload: a client digests the last round's consensus, revisits its
-    data, and answers this round's public images (Algorithm 1 begins its loop with the answers; the
-    order of the steps is the same). In its first round it trains on its data only. No model crosses
-    the network, and every client draws its own first weights.
+    """Clients answer public images, the server returns the mean answer, and clients learn to answer alike.
+    A round ends with the upload: digest the last consensus, revisit own data, answer this round's images.
+    No model crosses the network; every client draws its own first weights.
     """
 
     Settings = Settings

@@ -99,12 +99,8 @@ class RandomSelection(OneShot):
 
 
 def quotas(counts: torch.Tensor, images: int, rng: Rng) -> torch.Tensor:
-    """How many of the `images` of each class come from each client when they are drawn from all,
-    (K, C) int64.
-
-    Args:
-        counts: (K, C) images of each client and class. A class with fewer than `images` gives all
-            it has.
+    """Images of each class that come from each client when `images` are drawn from all, (K, C) int64, of
+    `counts` (K, C); a class with fewer gives all it has.
     """
     shares = torch.zeros_like(counts)
     for label, column in enumerate(counts.T):

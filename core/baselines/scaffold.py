@@ -46,12 +46,8 @@ class Settings(fedavg.Settings):
 
 
 class SCAFFOLD(fedavg.FedAvg):
-    """Every local step is corrected by c - c_i: the server's estimate of the mean gradient of all
-    clients, less the client's estimate of its own.
-
-    A client keeps c_i, so that one which seldom takes part has an old one. Uploads are twice as
-    large as those of FedAvg. Running statistics of batch norm, which the paper does not know, are
-    averaged over the clients of the round.
+    """Every local step is corrected by c - c_i, the mean gradient of all clients less the client's own as
+    last estimated. Uploads are twice FedAvg's; running statistics are averaged over the round.
     """
 
     Settings = Settings

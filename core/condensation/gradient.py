@@ -224,12 +224,9 @@ def _real_gradients(
 def _trained(
     problem: GradientProblem, weights: Tensors, images: torch.Tensor, step: int, match: int
 ) -> dict[str, torch.Tensor]:
-    """theta after some steps of every client's network on all its condensed images, (K, ...) by
-    name.
-
-    Here a step sees all images of a client. The authors' code takes batches of 256, so where a
-    client has more, as with 50 images of ten classes, it takes more steps. It augments them with
-    one kind of transform for the batch and a draw for each image; here each class has a draw.
+    """theta after some steps of every client's network on all its condensed images, (K, ...) by name. The
+    authors' code takes batches of 256, and augments each image of a batch by its own draw; here each
+    class has a draw.
     """
     owner = problem.real.owner
     # not bincount, for which a GPU would be waited

@@ -229,13 +229,10 @@ def assembled(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> Dataset:
-    """Return the data set, called `name`, of arrays in the layout of MedMNIST.
-
-    That is `train_images`, `train_labels`, `test_images`, `test_labels`, and optionally those of
-    `val`; `classes`, the names of the classes, where the argument does not give them; `*_centre`, the
-    institutions of the images; and `*_index`, their places in the official file. Labels and
-    institutions are numbers or names. Other arrays are not looked at. Mean and deviation default to
-    0.5. Raises InputError, naming `source`, for what is missing or does not fit together.
+    """Return the data set, called `name`, of arrays in the layout of MedMNIST: `train_images`,
+    `train_labels`, `test_...`, perhaps `val_...`; `classes` (names), `*_centre` (institutions) and `*_index`
+    (places in the official file). Labels are numbers or names; mean and deviation default to 0.5.
+    InputError, naming `source`, for what is missing or does not fit.
     """
     parts = [
         part for part in PARTS if part != "val" or arrays.keys() & {"val_images", "val_labels"}
@@ -349,12 +346,8 @@ def dataset_of(
 
 
 def with_validation(dataset: Dataset, rng: Rng) -> Dataset:
-    """Return the data set with a validation split: its own, or a random tenth of the training set where it
-    has none.
-
-    The training set keeps its rows, because partitions count them; `held_out` says which must not
-    be handed out. Raises InputError for images with masks: patches of one picture overlap, so those
-    that are held out would be trained on.
+    """Return the data set with a validation split: its own, or a random tenth of the training set, whose
+    rows are `held_out`. InputError for images with masks: patches of one picture overlap.
     """
     if len(dataset.val):
         return dataset

@@ -72,12 +72,9 @@ def is_made_here(name: str) -> bool:
 
 
 def load(name: str, root: str | Path | None = None) -> Dataset:
-    """Load a data set.
-
-    `name` is a name of `available()`, with or without a size in pixels at its end
-    ("pneumoniamnist_224"), or the name of an npz file in the layout of MedMNIST that lies in the data
-    folder. `root` is the data folder: by default the one in the environment variable FEDCON_DATA,
-    else `data`. Raises InputError when the set is unknown, missing or broken.
+    """Load a data set by a name of `available()`, with or without a size ("pneumoniamnist_224"), or of an
+    npz file in the data folder `root` (by default $FEDCON_DATA, else `data`). `download` gets it first
+    where it is missing. InputError for a set that is unknown, missing or broken.
     """
     folder, known = data_root(root), _resolve(name)
     path = folder / f"{name}.npz"

@@ -89,13 +89,9 @@ def dirichlet(
 
 
 def pathological(labels: Labels, clients: int, classes_per_client: int, seed: int) -> Parts:
-    """Give every client exactly `classes_per_client` classes (McMahan et al. 2017; FedMK, Table 3:
-    20 clients, 5 each).
-
-    Clients choose in turn, at random among the classes with the fewest owners so far, so that all
-    classes have equally many owners, give or take one. The owners of a class share its samples
-    evenly. Raises InputError when there are fewer classes than that, when a class would go to
-    nobody, or when a class has fewer samples than owners.
+    """Give every client exactly `classes_per_client` classes (McMahan et al. 2017; FedMK, Table 3). Clients
+    choose in turn among the classes with the fewest owners; owners share a class evenly. InputError for
+    too few classes, a class without an owner, or with fewer samples than owners.
     """
     labels = _labels(labels)
     _check(labels, len(labels), clients, seed, 1)

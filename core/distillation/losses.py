@@ -43,12 +43,9 @@ def kl_divergence(
 def mimic_loss(
     student_logits: torch.Tensor, ensemble: torch.Tensor, tau: float = math.inf
 ) -> torch.Tensor:
-    """L_mimic, the mean over samples, of logits (N, C) of the student and of the ensemble.
-
-    At tau = infinity it is |z^ - z|^2, the squared error summed over classes (Eq. 10). At a finite
-    tau it is tau^2 KL (Eq. 6), which tends to |z^ - z|^2 / (2 C) of logits centred over classes as
-    tau grows (Hinton et al. 2015). The ensemble mixes logits (Eq. 9) at a finite tau too, as in the
-    released code; the text after Eq. 6 mixes probabilities there.
+    """L_mimic, the mean over samples, of logits (N, C) of student and ensemble: |z^ - z|^2 (Eq. 10) at
+    tau = infinity, else tau^2 KL (Eq. 6), which tends to |z^ - z|^2 / (2 C) of centred logits (Hinton et
+    al. 2015). The ensemble mixes logits (Eq. 9) at a finite tau too, as in the released code.
     """
     if math.isinf(tau):
         return (

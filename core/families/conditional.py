@@ -111,12 +111,9 @@ def beside(task: Task, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tens
 
 
 def perceptual_loss(network: nn.Module, made: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """sum_l |phi_l(x) - phi_l(x')|^2 / (D_l h_l w_l), the mean over images (Johnson et al. ECCV 2016,
-    Eq. 2).
-
-    phi_l are the maps of the encoder of a client's own U-Net in the place of VGG's: no weights are
-    downloaded. `made` and `real` are normalised images (N, C, S, S) of the same label maps. Raises
-    InputError for a network that is no U-Net.
+    """sum_l |phi_l(x) - phi_l(x')|^2 / (D_l h_l w_l), the mean over images (Johnson et al. ECCV 2016, Eq.
+    2), by the encoder of a client's U-Net in the place of VGG, of normalised images (N, C, S, S) of the
+    same label maps. InputError for a network that is no U-Net.
     """
     if not isinstance(network, UNet):
         raise InputError("the perceptual loss needs networks with an encoder: model 'unet'")

@@ -93,10 +93,8 @@ class CondensingSettings(OneShotSettings):
 
 
 class OneShot(Condensing):
-    """Clients upload 8-bit images and labels once; the server trains the model it began with on all
-    of them. Those upload that take part in the first round: with `active` not all.
-
-    Rounds after the first change nothing and send nothing.
+    """Clients upload 8-bit images and labels once, in the first round (with `active` not all); the server
+    trains the model it began with on them. Later rounds change and send nothing.
     """
 
     Settings = OneShotSettings
@@ -184,12 +182,8 @@ class OneShotCondensing(OneShot):
     def condense(
         self, task: Task, real: RealData, start: torch.Tensor, networks: Rng, rngs: Sequence[Rng]
     ) -> torch.Tensor:
-        """Condensed images (G, m, C, H, W) from initial ones: G groups, one class of one client
-        each.
-
-        Args:
-            networks: where random networks are drawn from, the same for all clients.
-            rngs: one stream per client.
+        """Condensed images (G, m, C, H, W) of G groups from initial ones; random `networks` are the same for
+        all clients, `rngs` is one stream per client.
         """
         raise NotImplementedError
 

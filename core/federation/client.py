@@ -72,12 +72,11 @@ class Client:
 def distribute(
     task: Task, partition: dict, clients: int | None, seed: int, train_fraction: float = 1.0
 ) -> list[Client]:
-    """Return clients with the training set distributed over them, as `core.data.partition.split` does:
-    each has an index over the one array of images, and a copy of what they are to be predicted as.
+    """Return clients with the training set distributed over them by `core.data.partition.split`: each
+    has an index over the one array of images, and a copy of its targets.
 
-    With `train_fraction` below 1, every client keeps that share of its part, drawn at random and
-    rounded up. Rows that the data set holds out for validation are left out. A client may be empty;
-    it then takes no part in any round. Raises InputError when all are empty.
+    With `train_fraction`, each keeps a random share of its part, rounded up; rows held out for
+    validation are left out. A client may be empty. InputError when all are.
     """
     train, device = task.dataset.train, task.runtime.device
     images, targets = train.images.to(device), train.targets.to(device)

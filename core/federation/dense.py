@@ -23,11 +23,8 @@ from core.federation.validation import Field
 
 
 class Dense(Task):
-    """A task with an answer for every pixel.
-
-    A network sees patches of the size that it learned on. A larger image of a test is cut into such
-    patches and the predictions are put together again. Patches do not overlap, but for the last of
-    a row or column, which is moved inside the image; where two overlap, their mean is taken.
+    """A task with an answer for every pixel. A network sees patches of the size that it learned on; a larger
+    test image is cut into such patches, whose predictions are put together, means where they overlap.
     """
 
     #: how many values a pixel of a generator's condition can have

@@ -64,12 +64,8 @@ class Message:
 
 @attrs.define(field_transformer=shown_briefly)
 class Ledger:
-    """The cost of every round: bytes up and down by kind of content, and seconds by phase; and which
-    uploads were refused, where some were.
-
-    All traffic that enters a result is counted here, so the communication tables are read off the
-    ledger and not worked out from a formula. Uploads that are refused are named and not counted, and
-    neither is what a test asks of clients.
+    """The cost of every round: bytes up and down by kind of content, and seconds by phase; and which uploads
+    were refused. Communication tables are read off it. Refused uploads and tests are not counted.
     """
 
     rounds: list[dict[str, dict[str, Any]]] = attrs.field(factory=list)

@@ -87,12 +87,9 @@ class Runtime:
     def in_parallel(
         self, function: Callable[[Item], Result], items: Iterable[Item]
     ) -> Iterator[Result]:
-        """The function of every item, in their order. On a CPU so many run at once as PyTorch has
-        threads (`MOST_RUNS` at most), each on one core, so that a result does not depend on how many
-        there are; a GPU takes one after the other.
-
-        The function must leave alone what the others use. After an error or Ctrl-C nothing else
-        begins. What is under way still ends: the caller goes on, and Python waits for it at its exit.
+        """The function of every item, in order. A CPU runs as many at once as PyTorch has threads (at most
+        `MOST_RUNS`), each on one core, so that results do not depend on their number; a GPU one. After an
+        error or Ctrl-C nothing else begins, and what is under way still ends.
         """
         threads = torch.get_num_threads()
         if self.device.type != "cpu" or threads == 1:

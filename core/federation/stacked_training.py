@@ -43,12 +43,9 @@ def clients_at_once(model: nn.Module, images: torch.Tensor, settings: LocalTrain
 
 
 def train_stacked(task: Task, learners: Sequence[Learner], settings: LocalTraining) -> None:
-    """`learn` of several clients that take as many steps each: the same batches of each, and the same
-    numbers within rounding.
-
-    The networks run side by side (`core.models.stacked`), so each goes on with weights, statistics and
-    momentum of its own. Where a pass ends, a batch holds what is left over: clients whose batches are
-    equally large go together. A GPU replays the steps in which all batches are full (`core.replay`).
+    """`learn` of several clients with as many steps, side by side (`core.models.stacked`): the same batches
+    and numbers within rounding, each with its own weights, statistics and momentum. Clients whose batches
+    are equally large go together.
     """
     networks = Stacked([learner.model.train() for learner in learners])
     optimiser = sgd((w for learner in learners for w in learner.model.parameters()), settings)

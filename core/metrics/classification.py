@@ -120,12 +120,8 @@ def _log_odds(logits: torch.Tensor) -> torch.Tensor:
 
 
 def mean_and_std(measures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Mean and standard deviation of each measure over several models, as `name` and `name_std`.
-
-    The models (one per client) are all there are and not a sample, so the deviation divides by
-    their number: one model has deviation 0. Measures that a model lacks are left out.
-
-    Raises InputError when there is no model.
+    """Mean and standard deviation of each measure over models, as `name` and `name_std`; divided by their
+    number, for they are all there are. Measures that one lacks are left out. InputError without a model.
     """
     if not measures:
         raise InputError("there are no models to average over")

@@ -143,13 +143,9 @@ def _moments(
 
 
 class RandomFeatures(nn.Module):
-    """Features of a small convolutional network with fixed random weights.
-
-    Three 3x3 convolutions of stride 2 with ReLU (32, 64 and 128 channels, He et al.'s
-    initialisation); the features are the means of the three maps, (N, 224): colour, edges and
-    texture at three scales, but no classes. Naeem et al. (Reliable Fidelity and Diversity Metrics
-    for Generative Models, ICML 2020) recommend a random network where the images are far from
-    ImageNet.
+    """Features of a small convolutional network with fixed random weights: means of the maps of three 3x3
+    convolutions of stride 2 with ReLU, (N, 224): colour, edges and texture, no classes. Naeem et al. (ICML
+    2020) recommend a random network where images are far from ImageNet.
     """
 
     def __init__(self, channels: int) -> None:
@@ -169,12 +165,9 @@ class RandomFeatures(nn.Module):
 
 
 def inception(device: torch.device | str = "cpu") -> Features:
-    """Inception v3 as torchvision has it, trained on ImageNet: features (N, 2048) of images in [0,
-    1], grey or colour.
-
-    Images are resized to 299x299. These are not the weights that published distances were computed
-    with. Nothing is downloaded: raises InputError when torchvision is not installed, its weights
-    are not in the folder that it would download them to, or the file there is another one.
+    """Inception v3 as torchvision has it, trained on ImageNet: features (N, 2048) of images in [0, 1],
+    resized to 299x299. Published distances have other weights. Nothing is downloaded: InputError without
+    torchvision or its weights.
     """
     network = _inception().to(device).eval()
     network.fc = nn.Identity()

@@ -105,12 +105,8 @@ class UNet(nn.Module):
 
 
 class LabelToImage(nn.Module):
-    """Images from label maps: the generator with residual blocks of Johnson et al. (ECCV 2016), of 9
-    blocks as pix2pix, AsynDGAN and FedIOD have it.
-
-    Args:
-        classes: values of a pixel of a label map; channels: of an image; width: channels of the
-            first map; blocks: residual blocks, at a quarter of the side.
+    """Images from label maps by the generator of Johnson et al. (ECCV 2016), as in pix2pix: `classes` values
+    of a map, `channels` of an image, `width` of the first map, residual `blocks` at a quarter of the side.
     """
 
     def __init__(self, classes: int, channels: int, *, width: int = 64, blocks: int = 9) -> None:

@@ -166,12 +166,9 @@ def _form(network: nn.Module) -> Form:
 
 
 def widened(network: nn.Module, number: int) -> nn.Module | None:
-    """A network that does what so many of the given architecture do side by side: from images
-    (N, number * C, H, W) to outputs (N, number * outputs, ...). Its weights have no values: apply it
-    to those of `joined`.
-
-    None where the network does not say (`side_by_side = True`) that all it does is done to each
-    channel by itself or by a layer known here.
+    """A network that does what `number` of the given one do side by side: from (N, number * C, H, W) to
+    (N, number * outputs, ...), with the weights of `joined`. None where the network does not say
+    (`side_by_side = True`) that it treats channels one by one.
     """
     if not getattr(network, "side_by_side", False):
         return None

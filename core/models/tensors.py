@@ -31,13 +31,8 @@ def parameters_and_buffers(model: nn.Module) -> tuple[Tensors, Tensors]:
 
 @torch.no_grad()
 def load(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Copy tensors into a network's parameters and floating-point buffers, in place.
-
-    All must be given, so that no buffer is forgotten: `load(model, {**parameters, **buffers})`.
-    Values are converted to the network's own dtype and device.
-
-    Raises InputError, before anything is copied, for a name that is missing or unknown and for a
-    wrong shape.
+    """Copy tensors into a network's parameters and floating-point buffers, in place, as its dtypes. All must
+    be given. InputError, before anything is copied, where a name or a shape does not fit.
     """
     parameters, buffers = _live(model)
     own = parameters | buffers

@@ -27,9 +27,8 @@ Release = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon of mu-Gaussian differential privacy at this delta, which is 1 / mu the noise
-    multiplier of one release: delta(epsilon) = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon
-    / mu - mu / 2), solved for epsilon >= 0. Raises InputError for a delta outside of (0, 1).
+    """Epsilon of mu-Gaussian differential privacy (mu: 1 / noise multiplier), which solves delta(epsilon) =
+    Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2). InputError for delta not in (0, 1).
     """
     from scipy.optimize import brentq
     from scipy.stats import norm

@@ -186,13 +186,9 @@ def defence(aucs: Sequence[float]) -> dict[str, float]:
 
 
 def defence_by_chance(members: Sequence[int]) -> dict[str, float]:
-    """The expectation of `defence` under an attack that knows nothing, for clients with so many
-    members each and as many others.
-
-    The AUC of such an attack is that of Mann and Whitney: normal around 0.5, to good approximation,
-    with variance (2 n + 1) / (12 n^2), and independent from client to client: from about 20 members on.
-
-    Raises InputError without a client, or for one without a member.
+    """The expectation of `defence` under an attack that knows nothing, for clients with so many members each
+    and as many others: AUCs normal around 0.5 with variance (2 n + 1) / (12 n^2) (Mann and Whitney), good
+    from about 20 members on. InputError without a client or a member.
     """
     if not members or min(members) < 1:
         raise InputError("chance is known for clients with members, at least one each")

@@ -97,13 +97,10 @@ def _trimmed(values: torch.Tensor, share: float) -> torch.Tensor:
 def _clipped_mean(
     uploads: Sequence[Named], samples: Sequence[float], start: Named
 ) -> dict[str, torch.Tensor]:
-    """x + sum_k n_k/n d_k min(1, M / ||d_k||), where d_k = x_k - x and M is the median of the
-    norms.
+    """x + sum_k n_k/n d_k min(1, M / ||d_k||), d_k = x_k - x, M the median of the norms.
 
-    What is sent beside a model, such as a control variate or a generator, is measured in units of
-    its own: each part (the first word of a name) has a norm and a median of its own. Running
-    statistics change much more than weights and would drown them in the norm. They are no update,
-    so their median is taken.
+    Each part of an upload (the first word of a name) has its own norm and median. Of running statistics,
+    which are no update and would drown the weights, the median is taken.
     """
     result, parts = {}, dict[str, list[str]]()
     for name in uploads[0]:

@@ -54,12 +54,8 @@ def embedding_excess(embeddings: torch.Tensor) -> torch.Tensor:
 
 
 def diversity_loss(images: torch.Tensor, merged: torch.Tensor, distance: str) -> torch.Tensor:
-    """L_div = exp(-1/Q^2 sum_{i,j} |s_i - s_j| |h_i - h_j|), in (0, 1]: 1 when all images are
-    equal.
-
-    Args:
-        images: s, (Q, ...); merged: h, (Q, z).
-        distance: "norm", |a| the 2-norm, as in the paper; or "mean_square", the mean of the squares of a.
+    """L_div = exp(-1/Q^2 sum_{i,j} |s_i - s_j| |h_i - h_j|), in (0, 1], of images s (Q, ...) and `merged` h
+    (Q, z); |a| by `distance`: the 2-"norm" of the paper, or "mean_square".
     """
     apart = [_distances(each.flatten(1).float(), distance) for each in (images, merged)]
     return torch.exp(-(apart[0] * apart[1]).mean())

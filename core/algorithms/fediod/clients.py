@@ -286,13 +286,9 @@ class ClientsHere:
         return Answers(logits, generated.detach(), real.detach())
 
     def pull_back(self, graph: Graph, pull: AnswerGradients, step: int) -> torch.Tensor | None:
-        """The gradients of the generator's loss with respect to the images, (K, N, C, S, S), one
-        for each client.
-
-        Each client multiplies what the server sent with the derivatives of its own networks and
-        adds its part of the adversarial loss; then D_k takes its step, unless it did so before it
-        answered. Both use the D_k that answered. None where the generator's loss has no term that a
-        client knows.
+        """Gradients of the generator's loss with respect to the images, (K, N, C, S, S), or None without a
+        term that a client knows. Each client completes the server's chain rule and adds its adversarial
+        loss; then D_k takes its step, unless it did so before. Both use the D_k that answered.
         """
         first = self.settings.discriminator_first
         wanted = [

@@ -219,13 +219,9 @@ class Server:
         self.generator_optimiser.step()
 
     def measures(self) -> dict[str, float]:
-        """Measures of the last step: what the terms of Eq. 3, 4 and 10 came to on its
-        images.
-
-        `synthetic_classes` is the exponential of the entropy of the mean prediction: how many
-        classes the batch shows. `synthetic_spread` is the largest deviation of any pixel over the
-        batch, of values in [0, 1]. `judged_generated` and `judged_real` are means of D_k(x) and of
-        D_k(x'_k) over clients and images, where clients send them.
+        """Measures of the last step: terms of Eq. 3, 4 and 10; `synthetic_classes`, the exponential of the
+        mean prediction's entropy; `synthetic_spread`, the largest deviation of a pixel over the batch;
+        means of D_k(x) and D_k(x'_k), where sent.
         """
         measured = {"synthetic_spread": self.seen["images"].std(0, correction=0).max()}
         if "logits" in self.seen and self.task.kind == "reconstruction":
