@@ -90,7 +90,14 @@ def objective(
     d_real = judged(side.judges, real)
     if settings.gan_weights == "uniform":
         pi = torch.full_like(pi, 1 / len(pi))
-    gan = (pi * d_real.mean(1)).sum() + (1 - d_fake.mean(1)).sum()
+    if settings.gan_loss == "linear":
+        gan = climbed = (pi * d_real.mean(1)).sum() + (1 - d_fake.mean(1)).sum()
+    else:  # as released: sums over patches, with the weights in the generator's part alone
+        fake = torch.stack([judge(shown) for judge in side.judges])
+        true = torch.stack([judge(x) for judge, x in zip(side.judges, real, strict=True)])
+        each = functional.softplus(fake) + functional.softplus(-true)
+        gan = each.sum((2, 3, 4)).mean(1).sum()
+        climbed = -(pi * functional.softplus(-fake).sum((2, 3, 4)).mean(1)).sum()
     weight = server.counts[:, None].float()
     if settings.class_ratio == "share":
         weight = weight / weight.sum(2, keepdim=True)
@@ -107,24 +114,31 @@ def objective(
     else:
         p, log_q = (ensemble / settings.tau).softmax(1), (student / settings.tau).log_softmax(1)
         mimic = settings.tau**2 * functional.kl_div(log_q, p, reduction="batchmean")
-    total = shaping(z, sizes, task.kind, settings) - settings.mimic * mimic - settings.gan * gan
+    total = shaping(z, sizes, task.kind, settings) - settings.mimic * mimic - settings.gan * climbed
     if maps is not None:
         total = total + settings.perceptual * perceptual(side, inputs, maps)
     return total, mimic, gan
 
 
-def check_gradients(before: Sides, after: Sides, settings: Settings) -> None:
+def check_gradients(
+    before: Sides, after: Sides, settings: Settings, answering: Sides | None = None
+) -> None:
     """Compare the gradients that arrived in a step at G, S and D_k with those of the objective at the
-    networks before it.
+    networks before it; `answering` has the D_k that answered, where these are others.
     """
 
-    def networks(server: Server, side: ClientsHere) -> list[list[nn.Parameter]]:
-        judges = [parameter for judge in side.judges for parameter in judge.parameters()]
-        return [[*server.generator.parameters()], [*server.student.parameters()], judges]
+    def judges(side: ClientsHere) -> list[nn.Parameter]:
+        return [parameter for judge in side.judges for parameter in judge.parameters()]
 
-    losses = objective(*before, settings)
-    for loss, old, new in zip(losses, networks(*before), networks(*after), strict=True):
-        slopes = torch.autograd.grad(loss, old, retain_graph=True)
+    wanted, mimic, _ = objective(*(answering or before), settings)
+    (server, _), (new, _) = before, after
+    parts = [
+        (wanted, server.generator.parameters(), new.generator.parameters()),
+        (mimic, server.student.parameters(), new.student.parameters()),
+        (objective(*before, settings)[2], judges(before[1]), judges(after[1])),
+    ]
+    for loss, old, moved in parts:
+        slopes = torch.autograd.grad(loss, [*old], retain_graph=True)
         scale = max(float(slope.abs().max()) for slope in slopes)
-        for parameter, slope in zip(new, slopes, strict=True):
+        for parameter, slope in zip(moved, slopes, strict=True):
             torch.testing.assert_close(parameter.grad, slope, rtol=1e-3, atol=1e-4 * scale)
