@@ -36,7 +36,6 @@ class UNet(nn.Module):
             cell would leave nothing.
         classes: C, classes of a pixel or channels of an image.
         width: channels of the first map; each halving doubles them.
-        residual: units of two convolutions beside a shortcut on every level; 0: one convolution.
         direct: whether a 1x1 convolution of the image is added to the answer. Nothing else reaches it
             at full resolution, which an image made of an image needs.
 
@@ -50,7 +49,6 @@ class UNet(nn.Module):
         classes: int,
         *,
         width: int = 32,
-        residual: int = 0,
         direct: bool = False,
     ) -> None:
         super().__init__()
@@ -58,15 +56,12 @@ class UNet(nn.Module):
         from monai.networks.nets import UNet as MonaiUNet
 
         at_least("width", width, 1)
-        at_least("residual", residual, 0)
         if size % 8 or size < 16:
             raise InputError(
                 f"a U-Net takes images whose side is a multiple of 8 and at least 16, not {size}"
             )
         levels = tuple(width * 2**level for level in range(4))
-        self.net = MonaiUNet(
-            2, channels, classes, levels, (2, 2, 2), num_res_units=residual, act="RELU"
-        )
+        self.net = MonaiUNet(2, channels, classes, levels, (2, 2, 2), act="RELU")
         if not isinstance(direct, bool):
             raise InputError(f"direct must be true or false, not {direct!r}")
         self.direct = nn.Conv2d(channels, classes, 1) if direct else None

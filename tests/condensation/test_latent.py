@@ -10,9 +10,9 @@ from torch import nn
 from core import models
 from core.condensation import LatentEncoder, LatentStatistics
 from core.condensation.latent import group_moments
-from core.errors import InputError
 from core.rng import Rng
 from tests.condensation.small import stirred
+from tests.sentences import refused
 
 NETWORKS = [("convnet", {"width": 8}), ("resnet8", {}), ("resnet18", {}), ("lenet", {})]
 
@@ -152,5 +152,4 @@ def test_rows_are_chosen_put_together_and_blended():
 def test_a_model_without_running_statistics_has_none_to_give():
     model = network(width=8)
     model.blocks[0].norm = nn.BatchNorm2d(8, track_running_stats=False)
-    with pytest.raises(InputError, match="running statistics"):
-        LatentStatistics.running(model)
+    refused("running statistics", LatentStatistics.running, model)

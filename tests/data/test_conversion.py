@@ -10,7 +10,8 @@ from core import data
 from core.data import brains, tissue
 from core.data.drawn import draw_nuclei
 from core.rng import Rng
-from tests.data.test_dense import packed, refused
+from tests.data.test_dense import packed
+from tests.sentences import refused
 
 
 def write(path, array):
@@ -79,7 +80,7 @@ def test_three_sites_of_nuclei(nuclei, tmp_path):
 
 def test_what_a_folder_lacks_is_named(nuclei, tmp_path):
     def no(words, name="nuclei_cross_site", folder=nuclei):
-        refused(words, lambda: data.convert(name, folder, tmp_path))
+        refused(words, data.convert, name, folder, tmp_path)
 
     mask = nuclei / "train/cell17/instances/a.tif"
     write(mask, np.zeros((50, 40), np.uint8))

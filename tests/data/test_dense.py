@@ -14,20 +14,14 @@ from core.data import catalogue, dense, monuseg
 from core.data.dense import Picture
 from core.data.drawn import draw_nuclei
 from core.data.mri import MASKS, column_mask, zero_filled
-from core.errors import InputError
 from core.rng import Rng
+from tests.sentences import refused
 
 
 def picture(site=0, **changes):
     drawn = draw_nuclei(site, Rng(1))
     given = {"image": drawn.image, "instances": drawn.instances} | changes
     return Picture(**given, site=site, name="slide 7")
-
-
-def refused(match, build):
-    with pytest.raises(InputError, match=match) as caught:
-        build()
-    assert "\n" not in str(caught.value)
 
 
 def test_the_rim_is_what_is_near_another_object():

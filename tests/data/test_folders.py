@@ -7,10 +7,10 @@ from PIL import Image
 
 from core import data
 from core.data.folders import USUAL
-from core.errors import InputError
 from core.files import Busy, alone
 from lab.__main__ import main
 from tests.data.layouts import png
+from tests.sentences import refused
 
 GREY = np.zeros((8, 8), np.uint8)
 
@@ -33,12 +33,6 @@ def loaded(folder, tmp_path, **more):
     return data.load("my_set", tmp_path)
 
 
-def refused(match, folder, tmp_path, **more):
-    with pytest.raises(InputError, match=match) as error:
-        data.convert("my_set", folder, tmp_path, **more)
-    assert "\n" not in str(error.value)
-
-
 def test_grey_squares_keep_their_size_and_values(tmp_path):
     pixels = np.arange(81, dtype=np.uint8).reshape(9, 9)
     found = loaded(painted(tmp_path / "in", pixels), tmp_path)
@@ -55,7 +49,7 @@ def test_twelve_bits_of_sixteen_keep_their_contrast(tmp_path):
     folder = painted(tmp_path / "in", pixels)
     assert loaded(folder, tmp_path).train.images[3, 0].tolist() == [[1, 64], [128, 255]]
     (folder / "test/dog/1.png").write_bytes(png(np.stack([pixels] * 3, 2), 2, 16))
-    refused("colours or transparency of more than 8 bits", folder, tmp_path)
+    refused("colours or transparency of more than 8 bits", data.convert, "my_set", folder, tmp_path)
 
 
 def test_other_shapes_become_squares_and_one_colour_image_makes_all_so(tmp_path):
@@ -87,8 +81,8 @@ def test_hospitals_are_centres_with_names(tmp_path):
 
 
 def test_what_is_missing_is_said(tmp_path):
-    def no(match, folder, **more):
-        refused(match, folder, tmp_path, **more)
+    def no(words, folder, **more):
+        refused(words, data.convert, "my_set", folder, tmp_path, **more)
 
     fine = painted(tmp_path / "fine", GREY)
     no("whole number of pixels", fine, size=0)
@@ -100,8 +94,7 @@ def test_what_is_missing_is_said(tmp_path):
     no("fewer than two classes", painted(tmp_path / "alone", GREY, ("cat",)))
     (fine / "train" / "cat" / "0.png").write_bytes(b"no image")
     no(r"cat/0\.png cannot be read as an image", fine)
-    with pytest.raises(InputError, match="set that is converted"):
-        data.convert("mnist", fine, tmp_path)
+    refused("set that is converted", data.convert, "mnist", fine, tmp_path)
 
 
 @pytest.mark.parametrize("place", ["", "train", "train/cat", "test"])
@@ -111,11 +104,11 @@ def test_every_visible_file_and_folder_is_accounted_for(tmp_path, place, name):
     path = folder / place / name
     path.mkdir() if name.endswith("/") else path.write_bytes(b"II*")
     if name == "more/" and place in ("train", "test"):
-        refused("lacks: more|no image of: more", folder, tmp_path)
+        refused("lacks: more|no image of: more", data.convert, "my_set", folder, tmp_path)
     elif name == "image.jpg" and place == "train/cat":
-        refused("cannot be read as an image", folder, tmp_path)
+        refused("cannot be read as an image", data.convert, "my_set", folder, tmp_path)
     else:
-        refused("is not read", folder, tmp_path)
+        refused("is not read", data.convert, "my_set", folder, tmp_path)
 
 
 @pytest.mark.parametrize("ending", ["jfif", "jpe", "bmp", "gif", "tif", "webp", "pgm", "JPG"])

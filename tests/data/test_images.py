@@ -14,6 +14,7 @@ from PIL import Image
 from core.data.images import read_image, read_mask
 from core.data.pixels import as_images, white_level
 from core.errors import InputError
+from tests import sentences
 from tests.data import layouts
 from tests.data.layouts import chunk, exif, png
 
@@ -124,10 +125,8 @@ def test_a_grey_map_is_scaled_as_it_announces(tmp_path):
 
 
 def refused(path, words):
-    with pytest.raises(InputError, match=words) as error:
-        read_image(path)
-    line = str(error.value)
-    assert str(path) in line and "\n" not in line and len(line) < 300 + len(str(path))
+    line = sentences.refused(words, read_image, path)
+    assert str(path) in line and len(line) < 300 + len(str(path))
 
 
 def saved(image, kind, **options):

@@ -17,6 +17,7 @@ from core.data.partition import split
 from core.data.pixels import resized
 from core.errors import InputError
 from tests.data import layouts
+from tests.sentences import refused
 
 datasets = pytest.importorskip("torchvision.datasets")
 MEDMNIST = [name for name, source in SOURCES.items() if source.read == "medmnist"]
@@ -57,8 +58,7 @@ def test_the_names_are_medmnists_and_an_official_file_is_silent(tmp_path, monkey
     assert load("breastmnist", tmp_path).classes == ("malignant", "normal, benign")
     monkeypatch.setitem(sys.modules, "medmnist", None)
     assert load("breastmnist", tmp_path).classes == ("0", "1") and not recwarn.list
-    with pytest.raises(InputError, match="needs the package medmnist"):
-        get("pathmnist", tmp_path)
+    refused("needs the package medmnist", get, "pathmnist", tmp_path)
 
 
 def test_cifar10_is_read_as_torchvision_does_from_old_and_new_batches(tmp_path, monkeypatch):

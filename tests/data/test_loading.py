@@ -11,16 +11,9 @@ import pytest
 import torch
 
 from core.data import Dataset, Split, available, catalogue, get, is_made_here, load, present_names
-from core.errors import InputError
 from lab.__main__ import main
 from tests.data import layouts
-
-
-def refused(message, name, root):
-    with pytest.raises(InputError, match=message) as caught:
-        load(name, root)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+from tests.sentences import refused
 
 
 @pytest.mark.parametrize(
@@ -36,7 +29,7 @@ def refused(message, name, root):
     ],
 )
 def test_wrong_requests(name, message, tmp_path):
-    refused(message, name, tmp_path)
+    refused(message, load, name, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +43,7 @@ def test_wrong_requests(name, message, tmp_path):
     ],
 )
 def test_missing_sets_say_where_and_how(name, missing, advice, tmp_path):
-    text = refused("is not in", name, tmp_path)
+    text = refused("is not in", load, name, tmp_path)
     assert str(tmp_path) in text and f"(no {missing})" in text and advice in text
 
 
@@ -70,8 +63,7 @@ def test_normalise_is_the_closed_form():
     found = data.normalise(images)
     torch.testing.assert_close(found.flatten(), torch.tensor([-1.0, 0.5, 2.0]))
     for wrong in (images.float(), images[:, :1]):
-        with pytest.raises(InputError, match="normalise takes uint8 images of shape"):
-            data.normalise(wrong)
+        refused("normalise takes uint8 images of shape", data.normalise, wrong)
 
 
 def test_fingerprint_is_sha256_of_arrays_shapes_and_dtypes(tmp_path):
@@ -126,8 +118,7 @@ def test_available_says_what_is_there_and_what_is_no_data_set(tmp_path, monkeypa
     none = {"other.npz", "broken.npz", "odd name.npz", "pipe.npz", "zero.npz", "digits.npz"}
     assert {name for name in own if not own[name].present} == none
     assert "known here; rename your file" in own["digits.npz"].how_to_get
-    with pytest.raises(InputError, match=r"digits is a data set that is known here; rename"):
-        load("digits", tmp_path)
+    refused("digits is a data set that is known here; rename", load, "digits", tmp_path)
     known = {row.name: row for row in rows if row.sizes}
     assert known["pathmnist"].present_sizes == (64,)
     assert known["cifar10"].how_to_get == "fedcon data get cifar10"
@@ -160,21 +151,16 @@ def test_downloads_that_fail(tmp_path, monkeypatch):
     def no_network(*_, **__):
         raise OSError("no route\nto host")
 
-    def no(message, name="cifar10", root=tmp_path):
-        with pytest.raises(InputError, match=message) as caught:
-            get(name, root)
-        assert "\n" not in str(caught.value)
-
     monkeypatch.setattr(datasets, "CIFAR10", no_network)
-    no(rf"downloaded to {tmp_path} \(OSError: no route to host\)")
+    refused(rf"downloaded to {tmp_path} \(OSError: no route to host\)", get, "cifar10", tmp_path)
     monkeypatch.setattr(datasets, "CIFAR10", lambda *_, **__: None)
-    no("its files are not where expected")
+    refused("its files are not where expected", get, "cifar10", tmp_path)
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    no("needs the package torchvision")
-    no("did you mean 'cifar10'", "cifar11")
-    no("cannot be downloaded by a program", "ham10000_64")
+    refused("needs the package torchvision", get, "cifar10", tmp_path)
+    refused("did you mean 'cifar10'", get, "cifar11", tmp_path)
+    refused("cannot be downloaded by a program", get, "ham10000_64", tmp_path)
     (tmp_path / "file").write_text("")
-    no("could not be downloaded", root=tmp_path / "file")
+    refused("could not be downloaded", get, "cifar10", tmp_path / "file")
 
 
 def test_a_download_that_breaks_leaves_nothing_and_a_damaged_file_is_fetched_anew(
@@ -198,13 +184,14 @@ def test_a_download_that_breaks_leaves_nothing_and_a_damaged_file_is_fetched_ane
         getting(broken)
     assert not path.exists()
     path.write_bytes(b"half")  # of an older program, or cut on its way
-    refused("cannot be read as an npz file", "breastmnist", tmp_path)
+    refused("cannot be read as an npz file", load, "breastmnist", tmp_path)
     with pytest.warns(UserWarning, match="not the official file"):
         assert getting(whole) == tmp_path and len(load("breastmnist", tmp_path).train)
         assert getting(broken) == tmp_path  # what can be read is kept
     path.write_bytes(b"half")
-    with pytest.raises(InputError, match=f"{path.name} .*; delete it, then get breastmnist again"):
-        getting(lambda self, root, size: None)  # as a library that looks at names only
+    # as a library that looks at names only
+    words = f"{path.name} .*; delete it, then get breastmnist again"
+    refused(words, getting, lambda self, root, size: None)
 
 
 def test_sets_that_are_put_together_here_may_change_under_their_names():

@@ -14,7 +14,8 @@ from core.families import condensing
 from core.families.condensing import chunks, to_wire
 from core.federation import Client, Message, Runtime, Task
 from core.rng import Rng
-from lab import Experiment, make_clients, make_task
+from lab import make_clients, make_task
+from tests.lab.small_runs import small
 
 
 @functools.cache
@@ -64,14 +65,7 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 def test_in_chunks_or_at_once_clients_upload_the_same(name, monkeypatch):
     """Images within one grey level; memories too. Clients remember one copy of a model."""
-    stated = Experiment(
-        algorithm=name,
-        dataset="digits",
-        model_options={"width": 4},
-        clients=4,
-        settings=SMALL[name],
-        profile="quick",
-    )
+    stated = small(algorithm=name, clients=4, settings=SMALL[name])
     task = make_task(stated, Runtime())
     algorithm, found = stated.new_algorithm(), []
     state = algorithm.initialise(task, Rng(0))

@@ -15,18 +15,11 @@ from core.federation import Ledger, Runtime, State
 from core.federation.checkpoint import Checkpoint, restore, save
 from core.federation.tensors import fingerprint
 from core.files import FileError
-from lab import Experiment, Record, running
+from lab import Record, running
 from lab.running import run
+from tests.lab.small_runs import small
 
-TINY = Experiment(
-    algorithm="fedavgm",
-    dataset="digits",
-    clients=2,
-    rounds=3,
-    settings={"local_steps": 1},
-    model_options={"width": 4},
-    profile="quick",
-)
+TINY = small(algorithm="fedavgm")
 
 
 @pytest.fixture(scope="module")

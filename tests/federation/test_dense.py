@@ -22,6 +22,11 @@ def task():
     return task_of(data.load("nuclei_drawn"), "unet", {"width": 4}, Runtime())
 
 
+@pytest.fixture(scope="module")
+def heads():
+    return task_of(data.load("mri_drawn"), "unet", {"width": 4})
+
+
 class Oracle(nn.Module):
     """Knows a pixel's class from its colour: the value of its one channel."""
 
@@ -102,16 +107,15 @@ def test_the_average_of_sites_counts_each_site_once(easy):
     assert found["dice@average"] == 0.5
 
 
-def test_images_of_a_patchs_size_are_tested_together_and_measured_one_by_one():
+def test_images_of_a_patchs_size_are_tested_together_and_measured_one_by_one(heads):
     """As many images in one call, and the mean of what each of them gives alone."""
-    task = task_of(data.load("mri_drawn"), "unet", {"width": 4})
-    test, network = task.dataset.test, task.new_model(Rng(0))
-    assert test.images.shape[-1] == task.dataset.size
+    test, network = heads.dataset.test, heads.new_model(Rng(0))
+    assert test.images.shape[-1] == heads.dataset.size
     seen: list[int] = []
     network.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
-    found = task.measure(network, test)
+    found = heads.measure(network, test)
     assert sum(seen) == len(test) and len(seen) < len(test)
-    alone = [task.measure(network, test.rows(torch.tensor([k]))) for k in range(len(test))]
+    alone = [heads.measure(network, test.rows(torch.tensor([k]))) for k in range(len(test))]
     for name in ("ssim", "psnr"):
         assert found[name] == pytest.approx(np.mean([one[name] for one in alone]), rel=1e-5)
 
@@ -139,9 +143,8 @@ def test_without_weights_a_dice_loss_of_all_classes_is_added_to_the_entropy(task
     assert found.item() == pytest.approx(wanted, abs=1e-5)
 
 
-def test_the_loss_and_the_contour_of_a_reconstruction():
+def test_the_loss_and_the_contour_of_a_reconstruction(heads):
     """The mean absolute error in [0, 1]; what has a tenth of white or less is background."""
-    heads = task_of(data.load("mri_drawn"), "unet", {"width": 4})
     labels = torch.tensor([[[[0, 51], [255, 102]]]], dtype=torch.uint8)
     outputs = torch.tensor([[[[0.5, 0.2], [1.5, 0.0]]]])
     assert heads.loss(outputs, labels).item() == pytest.approx((0.5 + 0 + 0.5 + 0.4) / 4)
@@ -154,9 +157,9 @@ def test_the_loss_and_the_contour_of_a_reconstruction():
     assert torch.equal(heads.condition(shown)[0], rim.byte())
 
 
-def test_an_image_that_is_found_again_is_perfect():
-    heads = data.load("mri_drawn")
-    shown = attrs.evolve(heads, test=attrs.evolve(heads.test, images=heads.test.masks))
+def test_an_image_that_is_found_again_is_perfect(heads):
+    test = heads.dataset.test
+    shown = attrs.evolve(heads.dataset, test=attrs.evolve(test, images=test.masks))
 
     class Same(nn.Module):
         def forward(self, images):

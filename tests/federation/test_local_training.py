@@ -3,16 +3,15 @@
 import itertools
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from core.data.crops import PADDING, crop_and_flip
-from core.errors import InputError
 from core.federation.local_training import LocalTraining, train
 from core.rng import Rng
 from core.training import batches, sgd
+from tests.sentences import refused
 
 CPU = torch.device("cpu")
 
@@ -84,8 +83,8 @@ def shifted(image, down, right, flip):
 
 
 def test_crops_and_flips_are_slices_of_the_padded_image():
-    """Each way by draws of its own: most of the 81 shifts are among 200."""
-    images = torch.randint(1, 256, (200, 1, 5, 5), dtype=torch.uint8)
+    """Each way by draws of its own: most of the 81 shifts are among 100."""
+    images = torch.randint(1, 256, (100, 1, 5, 5), dtype=torch.uint8)
     found = crop_and_flip(images, Rng(1).generator()).numpy()
     shifts, ways = range(2 * PADDING + 1), set()
     for image, made in zip(images.numpy(), found, strict=True):
@@ -95,7 +94,7 @@ def test_crops_and_flips_are_slices_of_the_padded_image():
         ways |= fits
     down, right, flips = (set(each) for each in zip(*ways, strict=True))
     assert down == right == set(shifts) and flips == {False, True}
-    assert len({way[:2] for way in ways}) > 60
+    assert len({way[:2] for way in ways}) > 45
 
 
 def test_local_training_sees_crops_only_where_it_is_told_to():
@@ -115,5 +114,4 @@ def test_local_training_sees_crops_only_where_it_is_told_to():
     drawn = batches(8, 8, 3, Rng(2).at("batches"), CPU)
     for x, y, same, rows in zip(plain, *cropped, drawn, strict=True):
         assert torch.equal(x, images[rows]) and torch.equal(y, same) and not torch.equal(x, y)
-    with pytest.raises(InputError, match="local augmentation"):
-        seen(local_augmentation="mixup")
+    refused("local augmentation", seen, local_augmentation="mixup")

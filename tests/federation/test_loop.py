@@ -9,28 +9,21 @@ import torch
 
 from core import algorithms
 from core.data import Split, load, with_validation
-from core.errors import InputError
 from core.federation import Ledger, Runtime, Schedule, State, checkpoint, distribute, select
 from core.federation import rounds as federated
 from core.federation.checkpoint import Checkpoint
 from core.federation.client import owner
 from core.models import count_parameters
 from core.rng import Rng
-from lab import Experiment, make_clients, make_task, rounds
+from lab import make_clients, make_task, rounds
 from lab.running import task_on
+from tests.lab.small_runs import small
+from tests.sentences import refused
 
-TINY = Experiment(
-    algorithm="fedavg",
-    dataset="digits",
-    model_options={"width": 8},
-    clients=4,
-    rounds=4,
-    partition={"name": "dirichlet", "alpha": 0.5},
-    settings={"local_steps": 2, "batch_size": 16},
-)
+TINY = small(clients=4, rounds=4, partition={"name": "dirichlet", "alpha": 0.5})
 
 
-def tiny(**changes) -> Experiment:
+def tiny(**changes):
     return attrs.evolve(TINY, **changes)
 
 
@@ -122,11 +115,13 @@ def test_an_algorithm_measures_its_result_once_after_the_last_round(task, monkey
         list(rounds(tiny(rounds=1), task=task))
 
 
-def test_rounds_that_are_told_again_have_the_traffic_of_their_own_time(tmp_path):
+def test_rounds_that_are_told_again_have_the_traffic_of_their_own_time(task, tmp_path):
     """A record that is killed while it hears of earlier rounds again must still add up."""
     path = tmp_path / "checkpoint.safetensors"
-    first = [result.ledger.total("up") for result in rounds(TINY, checkpoint=path)]
-    again = [result.ledger.total("up") for result in rounds(TINY, checkpoint=path)]
+    first, again = (
+        [result.ledger.total("up") for result in rounds(TINY, task=task, checkpoint=path)]
+        for _ in range(2)
+    )
     grown = [sum(total.values()) for total in again]
     assert len(again) > 1 and grown == sorted(set(grown)) and again[-1] == first[-1]
 
@@ -171,8 +166,7 @@ def test_a_tenth_of_the_training_set_is_held_out_where_there_is_no_validation_sp
     assert not torch.equal(held.held_out, with_validation(data, Rng(1)).held_out)
     own = load("digits")
     assert with_validation(own, Rng(0)) is own
-    with pytest.raises(InputError, match="has no validation split"):
-        with_validation(load("nuclei_drawn"), Rng(0))
+    refused("has no validation split", with_validation, load("nuclei_drawn"), Rng(0))
 
 
 def test_no_client_gets_what_is_held_out(task):

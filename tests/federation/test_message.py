@@ -24,6 +24,7 @@ from core.federation.tensors import (
 )
 from core.models import build
 from core.rng import Rng
+from tests.sentences import refused
 
 
 def message() -> Message:
@@ -35,8 +36,7 @@ def message() -> Message:
 def test_numbers_of_a_message():
     message = Message({}, {"steps": 3.0, "noise": 0.5})
     assert message.whole("steps") == 3 and message.number("noise") == 0.5
-    with pytest.raises(InputError, match="'noise' of a message must be a whole number"):
-        message.whole("noise")
+    refused("'noise' of a message must be a whole number", message.whole, "noise")
     for value in (float("nan"), True, "1", None, [1], 10**400):
         for read in (Message.number, Message.whole):
             with pytest.raises(InputError, match="'steps' of a message must be a number"):
@@ -108,8 +108,7 @@ def test_a_network_comes_back_from_below_its_prefix():
     assert unpack(other, state, "student/") is other
     for name, value in one.state_dict().items():
         assert torch.equal(value, other.state_dict()[name]), name
-    with pytest.raises(InputError, match="missing"):
-        unpack(other, state, "teacher/")
+    refused("missing", unpack, other, state, "teacher/")
     kept = {name: value.clone() for name, value in state.items()}
     with torch.no_grad():  # what is packed is a copy
         for tensor in one.state_dict().values():

@@ -20,8 +20,9 @@ from core.federation import (
     validate_uploads,
 )
 from core.federation.algorithm import Algorithm
-from lab import Experiment, Record, schema
+from lab import Record, schema
 from lab.running import rounds, run
+from tests.lab.small_runs import small
 
 MODEL = torch.ones(2, 3)
 FORM = (
@@ -229,15 +230,8 @@ def test_a_class_that_one_byte_does_not_hold_is_refused():
 
 VALIDATE = Algorithm.validate
 
-TINY = Experiment(
-    algorithm="random_selection",
-    dataset="digits",
-    clients=4,
-    rounds=1,
-    settings={"images_per_class": 2, "server_steps": 2},
-    model_options={"width": 4},
-    profile="quick",
-)
+FEW = {"images_per_class": 2, "server_steps": 2}
+TINY = small(algorithm="random_selection", clients=4, rounds=1, settings=FEW)
 
 
 def test_a_round_goes_on_as_if_a_refused_client_had_not_been_there(monkeypatch, tmp_path):

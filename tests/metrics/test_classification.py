@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
@@ -120,6 +120,7 @@ def test_probabilities_near_one_stay_apart() -> None:
     )
 
 
+@settings(max_examples=15)
 @given(st.integers(2, 6), st.integers(1, 40), st.integers(0, 10**6))
 def test_any_labels_give_finite_fractions(classes: int, samples: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

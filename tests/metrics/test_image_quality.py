@@ -24,15 +24,11 @@ from core.metrics.image_quality import (
     inception_score,
 )
 from core.rng import Rng
+from tests.sentences import refused
 
 
 def draw(*shape, key="x") -> np.ndarray:
     return Rng(0).at("quality", key).numpy().standard_normal(shape)
-
-
-def covariance(size: int, key: str) -> np.ndarray:
-    root = draw(size, 2 * size, key=key)
-    return root @ root.T / (2 * size)
 
 
 def test_the_score_is_the_exponential_of_the_mutual_information():
@@ -151,8 +147,7 @@ def test_a_file_in_the_place_of_the_weights_is_never_run(tmp_path, monkeypatch, 
     if forged:
         monkeypatch.setattr(image_quality, "INCEPTION_SHA256", sha256(tmp_path))
     for make in (inception, inception_probabilities):
-        with pytest.raises(InputError, match=INCEPTION_FILE):
-            make()
+        refused(INCEPTION_FILE, make)
     assert not ran.exists()
     torch.load(file, weights_only=False)
     assert ran.exists()

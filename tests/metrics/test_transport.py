@@ -12,6 +12,7 @@ from scipy.spatial.distance import cdist
 
 from core.errors import InputError
 from core.metrics import earth_movers_distance
+from tests.sentences import refused
 
 
 def points(*rows):
@@ -25,8 +26,7 @@ def pot():
 
 def test_without_pot_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ot", None)
-    with pytest.raises(InputError, match="pip install POT"):
-        earth_movers_distance(points([1.0]), points([1.0]))
+    refused("pip install POT", earth_movers_distance, points([1.0]), points([1.0]))
 
 
 @pytest.mark.parametrize(

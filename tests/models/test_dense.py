@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core import models
@@ -17,9 +17,8 @@ def unet(**options):
     return models.build("unet", 3, 32, 2, Rng(0), **({"width": 4} | options))
 
 
-@pytest.mark.parametrize("residual", [0, 1])
-def test_a_unet_answers_for_every_pixel(residual):
-    network, images = unet(residual=residual).eval(), torch.randn(2, 3, 32, 32)
+def test_a_unet_answers_for_every_pixel():
+    network, images = unet().eval(), torch.randn(2, 3, 32, 32)
     assert network(images).shape == (2, 2, 32, 32)
     shapes = [tuple(one.shape[1:]) for one in network.encode(images)]
     assert shapes == [(4, 16, 16), (8, 8, 8), (16, 4, 4), (32, 4, 4)]
@@ -46,9 +45,8 @@ def test_a_direct_way_adds_a_mix_of_the_channels():
     torch.testing.assert_close(added, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("residual", [0, 1])
-def test_the_smallest_images_of_a_unet_train_it(residual):
-    network = models.build("unet", 1, 16, 2, Rng(0), width=2, residual=residual).train()
+def test_the_smallest_images_of_a_unet_train_it():
+    network = models.build("unet", 1, 16, 2, Rng(0), width=2).train()
     network(torch.randn(1, 1, 16, 16)).sum().backward()
 
 
@@ -69,6 +67,7 @@ def test_a_judge_gives_one_logit_per_patch():
     torch.testing.assert_close(found[:1], judge(images[:1]))
 
 
+@settings(max_examples=15)
 @given(st.integers(6, 70), st.integers(1, 5))
 def test_a_judge_is_built_where_it_can_be_trained(size, layers):
     """From six pixels on the largest number of layers that is named, and no larger one."""

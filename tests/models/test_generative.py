@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from core.errors import InputError
 from core.models import (
     FeatureGenerator,
     ImageGenerator,
@@ -17,6 +16,7 @@ from core.models import (
     fresh,
 )
 from core.rng import Rng
+from tests.sentences import refused
 
 NOISE = torch.randn(6, 100, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -51,10 +51,8 @@ def test_the_number_of_parameters_by_hand():
 def test_a_label_changes_a_conditional_image_and_is_needed():
     generator = fresh(ImageGenerator, 1, 8, classes=3, width=8, rng=Rng(0)).eval()
     assert not torch.allclose(generator(NOISE, LABELS), generator(NOISE, LABELS.roll(1)))
-    with pytest.raises(InputError, match="without labels"):
-        generator(NOISE)
-    with pytest.raises(InputError, match="with labels"):
-        fresh(ImageGenerator, 1, 8, width=8, rng=Rng(0))(NOISE, LABELS)
+    refused("without labels", generator, NOISE)
+    refused("with labels", fresh(ImageGenerator, 1, 8, width=8, rng=Rng(0)), NOISE, LABELS)
 
 
 def test_a_batch_is_judged_by_its_own_statistics():

@@ -58,6 +58,7 @@ def test_batched_is_one_by_one(names, groups, way):
     gradients = [torch.autograd.grad(out.square().sum(), images)[0] for out in outputs]
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+    assert torch.equal(together(images), outputs[0])  # by the weights of the first call
 
 
 @pytest.mark.parametrize("name", [*SMALL, "discriminator"])

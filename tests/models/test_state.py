@@ -11,11 +11,11 @@ import torch
 from scipy import stats
 from torch import nn
 
-from core.errors import InputError
 from core.models import build, initialise, load, names, parameters_and_buffers
 from core.models.convnet import ConvNet
 from core.models.resnet8 import ResNet8
 from core.rng import Rng
+from tests.sentences import refused
 
 
 def everything(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -111,8 +111,7 @@ def test_any_layer_that_can_reset_itself_is_drawn_from_its_stream() -> None:
     assert all(torch.equal(value, drawn[1][name]) for name, value in drawn[0].items())
     for name in ("0.weight", "3.in_proj_weight", "4.weight_hh_l0"):
         assert not torch.equal(drawn[0][name], drawn[2][name])
-    with pytest.raises(InputError, match=r"Odd \(0\) has no reset_parameters"):
-        initialise(nn.Sequential(Odd()), Rng(0))
+    refused(r"Odd \(0\) has no reset_parameters", initialise, nn.Sequential(Odd()), Rng(0))
 
 
 def test_parameters_and_buffers_are_detached_copies_without_counters() -> None:
@@ -152,7 +151,6 @@ def test_load_carries_a_state_over(name: str) -> None:
 def test_load_refuses_what_does_not_fit_and_changes_nothing(change, words: str) -> None:
     model, other = (build("lenet", 1, 16, 3, Rng(seed)) for seed in (0, 1))
     before, state = everything(model), everything(other) | change
-    with pytest.raises(InputError, match=words):
-        load(model, {key: value for key, value in state.items() if value is not None})
+    refused(words, load, model, {key: value for key, value in state.items() if value is not None})
     after = everything(model)
     assert all(torch.equal(before[key], after[key]) for key in before)

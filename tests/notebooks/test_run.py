@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from core.errors import InputError
 from lab.report import notebooks
+from tests.sentences import refused
 
 pytest.importorskip("papermill")
 pytest.importorskip("jupytext")
@@ -69,9 +69,8 @@ def test_a_good_value_takes_the_type_of_its_default(tiny, name, given, value):
     ],
 )
 def test_a_bad_parameter_is_refused_before_anything_runs(tiny, tmp_path, name, given, said):
-    with pytest.raises(InputError, match=said) as caught:
-        notebooks.run_notebook(tiny, {name: given}, tmp_path / "out.ipynb")
-    assert "\n" not in str(caught.value) and not (tmp_path / "out.ipynb").exists()
+    refused(said, notebooks.run_notebook, tiny, {name: given}, tmp_path / "out.ipynb")
+    assert not (tmp_path / "out.ipynb").exists()
 
 
 def test_bad_places_are_refused(tiny, tmp_path):
@@ -86,8 +85,7 @@ def test_bad_places_are_refused(tiny, tmp_path):
         (pair, pair, "the notebook itself"),
         (tiny, pair, "the notebook itself"),
     ):
-        with pytest.raises(InputError, match=reason):
-            notebooks.run_notebook(page, {}, out)
+        refused(reason, notebooks.run_notebook, page, {}, out)
 
 
 def test_the_data_of_the_folder_where_it_was_started_are_found(tmp_path, monkeypatch):
@@ -123,5 +121,4 @@ def test_a_notebook_runs_with_its_parameters(tiny, tmp_path):
 def test_a_failing_cell_is_one_sentence_with_its_error(tmp_path, code, said):
     path = tmp_path / "fails.py"
     path.write_text(f"# %%\n{code}\n")
-    with pytest.raises(InputError, match=said):
-        notebooks.run_notebook(path, {}, tmp_path / "out.ipynb")
+    refused(said, notebooks.run_notebook, path, {}, tmp_path / "out.ipynb")

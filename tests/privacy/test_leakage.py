@@ -24,6 +24,7 @@ from core.privacy.leakage import (
     similarity,
 )
 from core.rng import Rng
+from tests.sentences import refused
 
 
 class Smooth(nn.Module):
@@ -99,8 +100,7 @@ def test_a_foreign_gradient_and_an_attack_that_diverges_are_refused(victim):
     with pytest.raises(InputError, match="diverged"):
         attack(victim, {name: value + torch.inf for name, value in leak.items()}, iterations=2)
     del leak["out.bias"]
-    with pytest.raises(InputError, match="does not belong"):
-        attack(victim, leak)
+    refused("does not belong", attack, victim, leak)
 
 
 def test_matches_in_closed_form():
@@ -149,12 +149,17 @@ def test_similarity_of_equal_and_of_flat_images():
     assert float(similarity(*flat)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_copies_are_nearer_to_private_images_and_strangers_are_not():
+@pytest.fixture
+def few_shuffles(monkeypatch):
+    monkeypatch.setattr(leakage, "SHUFFLES", 199)
+
+
+def test_copies_are_nearer_to_private_images_and_strangers_are_not(few_shuffles):
     labels = torch.arange(3).repeat_interleave(20)
     private, others, strangers = (image(seed, 60) for seed in range(3))
     copies = (private + 0.05 * image(9, 60)).clamp(0, 1)
     found = nearness((copies, labels), (private, labels), (others, labels))
-    assert found.share == 1 and found.chance == 1 / 1000
+    assert found.share == 1 and found.chance == 1 / 200
     found = nearness((strangers, labels), (private, labels), (others, labels))
     assert abs(found.share - 0.5) < 3 * math.sqrt(0.25 / 60)
     found = nearness((strangers, labels), (private, labels), (private, labels))
@@ -165,18 +170,17 @@ def test_copies_are_nearer_to_private_images_and_strangers_are_not():
         nearness((copies, labels + 5), (private, labels), (others, labels))
 
 
-def test_images_that_are_alike_are_no_independent_tosses(monkeypatch):
+def test_images_that_are_alike_are_no_independent_tosses(few_shuffles):
     """Where nothing is copied, at most one of twenty is called near: also of images that are means of
     the same strangers, of which a binomial test calls one of five so.
     """
-    monkeypatch.setattr(leakage, "SHUFFLES", 199)
     called, labels = 0, torch.zeros(20, dtype=torch.int64)
-    for trial in range(60):
+    for trial in range(30):
         private, others, strangers = (image(100 * trial + k, 20) for k in range(3))
         alike = torch.stack([strangers[k : k + 8].mean(0) for k in range(12)])
         found = nearness((alike, labels[:12]), (private, labels), (others, labels))
         called += found.chance <= 0.05
-    assert called <= 8  # 3 are expected, more than 8 have a chance below 1%
+    assert called <= 5  # 1.5 are expected, more than 5 have a chance below 1%
 
 
 def test_the_best_iteration_is_kept_not_the_last():

@@ -15,6 +15,7 @@ from core.errors import InputError
 from core.privacy import membership
 from core.privacy.membership import Evidence, likelihood_ratios
 from core.rng import Rng
+from tests.sentences import refused
 
 
 def world(seed: int, shift: float, images: int = 400, shadows: int = 32):
@@ -92,8 +93,7 @@ def test_the_attack_is_as_good_as_the_best_test_with_known_densities():
 
 def test_what_makes_no_sense_is_refused():
     target, shadows, inside, member = world(0, 0.0, 10, 4)
-    with pytest.raises(InputError, match="diverged"):
-        likelihood_ratios(Evidence(target * np.nan, shadows, inside, member))
+    refused("diverged", likelihood_ratios, Evidence(target * np.nan, shadows, inside, member))
     with pytest.raises(InputError, match="two shadow models"):
         likelihood_ratios(Evidence(target, shadows, np.zeros_like(inside), member))
 

@@ -6,7 +6,6 @@ import torch
 from scipy import stats
 from scipy.special import log_softmax
 
-from core.errors import InputError
 from core.models import FeatureGenerator, fresh
 from core.rng import Rng
 from core.server import (
@@ -19,6 +18,7 @@ from core.server import (
     label_shares,
     train_generator,
 )
+from tests.sentences import refused
 
 K, N, C, D = 3, 7, 4, 5
 
@@ -142,5 +142,4 @@ def test_only_known_labels_are_asked_for_and_no_label_is_an_error():
     assert torch.cat(asked).tolist() == [1] * 8
     train_generator(ours, adam, ask, torch.ones(C), GeneratorTraining(steps=0), Rng(0))
     assert len(asked) == 2
-    with pytest.raises(InputError, match="class to generate"):
-        train_generator(ours, adam, ask, torch.zeros(C), options, Rng(0))
+    refused("class to generate", train_generator, ours, adam, ask, torch.zeros(C), options, Rng(0))

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from core import models
-from core.errors import InputError
 from core.rng import Rng
 from core.server import Contrast, Projector, ServerTraining, update, update_by_epochs, update_model
 from core.training import batches, cosine, train
+from tests.sentences import refused
 
 CPU = torch.device("cpu")
 CLASSES, WIDTH, HIDDEN, SAMPLES = 3, 3, 4, 7
@@ -155,8 +155,7 @@ def test_bytes_are_prepared_batch_by_batch_and_networks_run_in_the_context():
     update_model(other, images.float() / 255, labels, settings, Rng(1))
     assert shapes == [4, 2, 4, 2] and len(entered) == 4
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-    with pytest.raises(InputError, match="no condensed images"):
-        update_model(one, images[:0], labels[:0], settings, Rng(0))
+    refused("no condensed images", update_model, one, images[:0], labels[:0], settings, Rng(0))
 
 
 @pytest.mark.parametrize("contrastive", [False, True])
@@ -261,20 +260,7 @@ def test_a_faded_contrastive_term_is_left_out_and_changes_nothing(monkeypatch, w
 # --- epoch by epoch
 
 
-def linear():
-    model = torch.nn.Linear(1, 1, bias=False)
-    with torch.no_grad():
-        model.weight.fill_(0.0)
-    return model
-
-
-def slope(model, images, labels):
-    """Its gradient is -1 wherever the weight is, so a weight is the sum of all rates so far."""
-    return -model.weight.sum()
-
-
 PLAN = ServerTraining(lr=0.5, momentum=0.0, weight_decay=0.0, batch_size=2, epochs=4, decay=1.0)
-DATA = torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)
 
 
 def test_a_cosine_goes_from_one_to_a_hundredth():
@@ -283,32 +269,29 @@ def test_a_cosine_goes_from_one_to_a_hundredth():
     assert cosine(1, 0.01, 1, 4) == pytest.approx(0.01 + 0.99 * (1 + 0.5**0.5) / 2)
 
 
+def summed_rates(plan, **more):
+    """A weight whose gradient is -1 wherever it is: after training the sum of all rates."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    data = torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)
+    update_by_epochs(model, *data, plan, lambda model, *_: -model.weight.sum(), Rng(0), **more)
+    return model.weight.item()
+
+
 @pytest.mark.parametrize("falling", [False, True])
 @pytest.mark.parametrize("decay", [1.0, 0.1])
 def test_every_epoch_has_its_rate(falling, decay):
-    """Two batches an epoch (of 2 and of 1), four epochs, the second half at the decayed rate."""
-    model = linear()
+    """Two batches an epoch (of 2 and of 1), four epochs, the second half at the decayed rate; two whole
+    epochs hold three steps.
+    """
     plan = attrs.evolve(PLAN, decay=decay)
-    update_by_epochs(model, *DATA, plan, slope, Rng(0), falling=falling)
     shares = [cosine(1, 0.01, e, 4) if falling else 1.0 for e in range(4)]
     total = sum(2 * 0.5 * share * (decay if e >= 2 else 1) for e, share in enumerate(shares))
-    assert model.weight.item() == pytest.approx(total)
+    assert summed_rates(plan, falling=falling) == pytest.approx(total)
+    assert summed_rates(attrs.evolve(PLAN, steps=3)) == pytest.approx(2)
 
 
 def test_the_last_of_the_best_epochs_is_kept():
-    seen, scores = [], iter([0.2, 0.7, 0.7, 0.1])
-
-    def score(model):
-        seen.append(model.weight.item())
-        return next(scores)
-
-    model = linear()
-    update_by_epochs(model, *DATA, PLAN, slope, Rng(0), score=score)
-    assert seen == pytest.approx([1, 2, 3, 4])
-    assert model.weight.item() == pytest.approx(3)
-
-
-def test_steps_take_the_place_of_epochs():
-    model = linear()
-    update_by_epochs(model, *DATA, attrs.evolve(PLAN, steps=3), slope, Rng(0))
-    assert model.weight.item() == pytest.approx(2)  # two whole epochs hold three steps
+    scores = {1.0: 0.2, 2.0: 0.7, 3.0: 0.7, 4.0: 0.1}
+    best = summed_rates(PLAN, score=lambda model: scores.pop(round(model.weight.item(), 3)))
+    assert best == pytest.approx(3) and not scores
