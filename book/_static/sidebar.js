@@ -1,13 +1,21 @@
-// The parts of the contents fold; the one with this page is open, and the page's own entry is in view.
+// The parts of the contents fold. The one with this page is open and named above its title, and the page's own
+// entry is in view.
 document.addEventListener("DOMContentLoaded", () => {
   const contents = document.querySelector(".bd-sidebar-primary .bd-links");
   for (const caption of contents?.querySelectorAll("p.caption") ?? []) {
     const pages = caption.nextElementSibling;
+    const name = caption.querySelector(".caption-text");
     const part = document.createElement("details");
     part.open = pages.querySelector(".current") !== null;
-    const name = document.createElement("summary");
-    name.append(caption.querySelector(".caption-text"));
-    part.append(name, pages);
+    if (part.open) {
+      const above = document.createElement("p");
+      above.className = "part";
+      above.textContent = name.textContent;
+      document.querySelector(".bd-article h1")?.before(above);
+    }
+    const summary = document.createElement("summary");
+    summary.append(name);
+    part.append(summary, pages);
     caption.replaceWith(part);
   }
   contents?.querySelector(".current.active")?.scrollIntoView({ block: "center" });
