@@ -14,7 +14,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # a busy machine is slow, not wrong
-settings.register_profile("few examples", deadline=None, max_examples=40)
+settings.register_profile("few examples", deadline=None, max_examples=25)
 settings.load_profile("few examples")
 
 

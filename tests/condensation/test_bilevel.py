@@ -15,6 +15,7 @@ from core.condensation import (
     ExtractionProblem,
     KnowledgeNetwork,
     LatentEncoder,
+    bilevel,
     bilevel_step,
     class_balanced_weights,
     descend,
@@ -22,7 +23,7 @@ from core.condensation import (
     extract,
     network_losses,
 )
-from core.condensation.bilevel import CLIENTS, draw_batches
+from core.condensation.bilevel import draw_batches
 from core.rng import Rng
 
 SHORT = Extraction(iterations=3, image_lr=5.0, inner_batch=6, real_batch=5)
@@ -32,15 +33,15 @@ def lenet(seed=0, dtype=torch.float64):
     return models.build("lenet", 1, 8, 3, Rng(seed)).to(dtype)
 
 
-def data_of(clients, seed=0, dtype=torch.float64, knowledge=6, real=5):
-    """Knowledge (K, M, 1, 8, 8) and what the losses look at."""
-    draw = torch.Generator().manual_seed(seed)
-    images = torch.rand(clients, knowledge, 1, 8, 8, generator=draw, dtype=dtype) * 2 - 1
+def data_of(dtype=torch.float64, knowledge=6, real=5):
+    """Knowledge (1, M, 1, 8, 8) and what the losses look at, of one client."""
+    draw = torch.Generator().manual_seed(0)
+    images = torch.rand(1, knowledge, 1, 8, 8, generator=draw, dtype=dtype) * 2 - 1
     return images, {
-        "knowledge_labels": (torch.arange(knowledge) % 3).expand(clients, -1),
-        "images": torch.randn(clients, real, 1, 8, 8, generator=draw, dtype=dtype),
-        "labels": torch.randint(0, 3, (clients, real), generator=draw),
-        "weights": torch.rand(clients, real, generator=draw, dtype=dtype),
+        "knowledge_labels": torch.arange(knowledge)[None] % 3,
+        "images": torch.randn(1, real, 1, 8, 8, generator=draw, dtype=dtype),
+        "labels": torch.randint(0, 3, (1, real), generator=draw),
+        "weights": torch.rand(1, real, generator=draw, dtype=dtype),
     }
 
 
@@ -82,7 +83,7 @@ def test_the_gradient_through_a_network_is_that_of_finite_differences(statistics
     """The outer loss is 1/N sum_i phi_i l_i (Eq. 8)."""
     network = KnowledgeNetwork(lenet())
     inner, outer = network_losses(network, statistics)
-    knowledge, data = data_of(1)
+    knowledge, data = data_of()
     mine = {name: value[0] for name, value in data.items()}
 
     def loss(images):
@@ -106,32 +107,10 @@ def test_the_gradient_through_a_network_is_that_of_finite_differences(statistics
         torch.testing.assert_close(outer(network.weights(), knowledge[0], mine), weighed)
 
 
-@pytest.mark.parametrize(("shared", "statistics"), [(True, "knowledge"), (False, "batch")])
-def test_many_clients_get_what_each_gets_alone(shared, statistics):
-    """One client more than a batch of clients holds."""
-    number, network = CLIENTS + 1, KnowledgeNetwork(lenet())
-    losses, weights = network_losses(network, statistics), network.weights()
-    knowledge, data = data_of(number)
-    if not shared:
-        factors = [1 + 0.1 * k for k in range(number)]
-        weights = {n: torch.stack([w * by for by in factors]) for n, w in weights.items()}
-    together = bilevel_step(*losses, weights, knowledge, data, lr=0.3, steps=2, shared=shared)
-    for k in (0, number - 1):
-        own = weights if shared else {name: one[k : k + 1] for name, one in weights.items()}
-        mine = {name: value[k : k + 1] for name, value in data.items()}
-        alone = bilevel_step(
-            *losses, own, knowledge[k : k + 1], mine, lr=0.3, steps=2, shared=shared
-        )
-        torch.testing.assert_close(together.gradient[k], alone.gradient[0])
-        torch.testing.assert_close(together.loss[k], alone.loss[0])
-        for name, value in together.weights.items():
-            torch.testing.assert_close(value[k], alone.weights[name][0])
-
-
 def test_real_images_are_normalised_by_the_knowledge():
     """The same from the encoder of distribution matching, given the statistics of the knowledge."""
     model = lenet(dtype=torch.float32)
-    knowledge, data = data_of(1, dtype=torch.float32)
+    knowledge, data = data_of(torch.float32)
     both, group = torch.cat([knowledge[0], data["images"][0]]), torch.zeros(11, dtype=torch.int64)
     network, encoder = KnowledgeNetwork(model), LatentEncoder(model)
     ours = network.logits(network.weights(), both, lead=6)
@@ -189,13 +168,15 @@ def prepare(images):
     return images.float() / 128 - 1
 
 
-def test_a_client_extracts_the_same_alone_and_in_company():
-    """Also with fewer images than a batch, one image only, or unequal numbers of them."""
-    model = lenet(dtype=torch.float32)
+@pytest.mark.parametrize("inner_steps", [1, 2])
+def test_a_client_extracts_the_same_alone_and_in_company(monkeypatch, inner_steps):
+    """Also with fewer images than a batch, one image only, or more clients than run at once."""
+    monkeypatch.setattr(bilevel, "CLIENTS", 2)
+    model, plan = lenet(dtype=torch.float32), attrs.evolve(SHORT, inner_steps=inner_steps)
     problems = [problem(0), problem(2, real=1, knowledge=1), problem(3, real=40, knowledge=12)]
-    together, losses = extract(model, problems, SHORT, prepare)
+    together, losses = extract(model, problems, plan, prepare)
     for one, mine, loss in zip(problems, together, losses.unbind(1), strict=True):
-        (alone,), apart = extract(model, [one], SHORT, prepare)
+        (alone,), apart = extract(model, [one], plan, prepare)
         torch.testing.assert_close(alone, mine, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(apart[:, 0], loss, rtol=1e-4, atol=1e-5)
         assert not torch.equal(mine, one.knowledge)

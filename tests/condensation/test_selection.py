@@ -12,8 +12,6 @@ from scipy import special, stats
 from core.condensation import draw, importance, selection_probabilities, smoothed_error
 from core.condensation.selection import draw_different
 
-finite = st.floats(-30, 30)
-
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=10), st.floats(-2, 2))
 def test_importance_is_equation_5(losses, b):

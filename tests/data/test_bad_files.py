@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.data import load, npz, vision
@@ -51,6 +51,7 @@ def test_npz_faults(message, tmp_path):
     refused(message, "own", tmp_path, tmp_path / "own.npz")
 
 
+@settings(max_examples=60)
 @given(st.floats(0, 1, exclude_max=True), st.booleans())
 def test_npz_cut_short_or_scribbled_over(tmp_path_factory, where, cut):
     root = tmp_path_factory.mktemp("npz")

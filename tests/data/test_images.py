@@ -175,7 +175,7 @@ def test_zero_is_white(tmp_path):
     assert read_image(tmp_path / "b.tif").tolist() == [[255, 255]] * 2
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["PNG", "JPEG", "TIFF", "GIF", "BMP", "WEBP"]),
     st.floats(0, 1, exclude_max=True),
