@@ -135,7 +135,7 @@ class FedMK(condensing.Condensing):
     """
 
     Settings = Settings
-    network_parts = ("embed", "classifier")
+    network_parts = ("embed", "classifier.weight", "classifier.bias")
     remote_calls = ("client_update", "compared_update")
 
     def initialise(self, task: Task, rng: Rng) -> State:
@@ -345,13 +345,14 @@ class FedMK(condensing.Condensing):
 
     def measures(self, state: State) -> dict[str, float]:
         """`emd`: the earth mover's distance to the knowledge of `compare_size` images (Table 7)."""
+        found = super().measures(state)
         if self.settings.compare_size is None:
-            return {}
+            return found
         first, second = (
             torch.cat([one["images"] for one in take_each(prefix, state.tensors).values()])
             for prefix in ("knowledge/", "compared/knowledge/")
         )
-        return {"emd": earth_movers_distance(first, second)}
+        return found | {"emd": earth_movers_distance(first, second)}
 
 
 class _Compared(FedMK):

@@ -363,10 +363,13 @@ class FedVCK(Condensing):
         return State(task, tensors, {"round": t + 1, "contrast": state.meta["contrast"] * fade})
 
     def measures(self, state: State) -> dict[str, float]:
-        """`loss_at_<iterations>`: the clients' mean loss in the last round, with `tell_loss`."""
+        """Beside those of `Condensing`, `loss_at_<iterations>`: the clients' mean loss in the last round,
+        with `tell_loss`.
+        """
         steps = milestones(self.settings.iterations)
         losses = state.tensors.get("progress/loss", torch.zeros(0)).tolist()
-        return {f"loss_at_{step}": loss for step, loss in zip(steps, losses, strict=False)}
+        fell = {f"loss_at_{step}": loss for step, loss in zip(steps, losses, strict=False)}
+        return super().measures(state) | fell
 
     @torch.no_grad()
     def _contrast(

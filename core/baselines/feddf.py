@@ -73,7 +73,7 @@ class FedDF(fedavg.FedAvg):
     def initialise(self, task: Task, rng: Rng) -> State:
         """FedAvg's. Raises InputError before any training where there is nothing to distil on."""
         if self.settings.distill_steps:
-            public.public_images(task, self.settings)
+            public.public_images(task, self.settings, anew=True)
         return super().initialise(task, rng)
 
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:

@@ -39,6 +39,7 @@ from core.condensation.latent import Normalisation, Separate
 from core.families import condensing
 from core.families.condensing import Condensing, Knowledge
 from core.federation import Client, Format, Message, State, Task, pack
+from core.federation.tensors import weights
 from core.models import Classifier
 from core.rng import Rng
 
@@ -84,7 +85,9 @@ class FedDM(Condensing):
 
     def broadcast(self, state: State, client_id: int) -> Message:
         """The global model, the round and the shared seed."""
-        return Message(state.tensors, {"round": state.meta["round"], "seed": state.meta["seed"]})
+        return Message(
+            weights(state.tensors), {"round": state.meta["round"], "seed": state.meta["seed"]}
+        )
 
     def upload_format(self, state: State) -> Format:
         """Condensed images with their labels."""
@@ -125,7 +128,8 @@ class FedDM(Condensing):
         """Train on the condensed images of this round."""
         knowledge = Knowledge.extended(None, *condensing.collect(uploads), state.meta["round"])
         model = condensing.learn(state.task, state, knowledge, self.settings, rng)
-        return State(state.task, pack(model), state.meta | {"round": state.meta["round"] + 1})
+        tensors = pack(model) | knowledge.tensors()
+        return State(state.task, tensors, state.meta | {"round": state.meta["round"] + 1})
 
 
 class FeaturesAndLogits(Classifier):

@@ -123,7 +123,7 @@ class FedGen(fedavg.FedAvg):
     """FedAvg whose clients also train on features of all classes, made by the server's generator."""
 
     Settings = Settings
-    network_parts = ("classifier",)
+    network_parts = ("classifier.weight", "classifier.bias")
     task_kinds = CLASSIFICATION
 
     def initialise(self, task: Task, rng: Rng) -> State:

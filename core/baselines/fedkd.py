@@ -159,6 +159,7 @@ class FedKD(Algorithm):
             raise InputError(
                 "protects must be upload across a network: its server sees every upload, not their sum"
             )
+        public.public_images(task, self.settings, anew=True)
         queries, noise = self._budget(task)
         meta = {
             "round": 0,

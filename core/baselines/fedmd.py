@@ -85,6 +85,7 @@ class FedMD(OwnModels):
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """The student's first weights, and the seed of the public images on both sides."""
+        public.public_images(task, self.settings, anew=True)
         student = pack(task.new_model(rng.at("model"))) if not self.tests_own_models else {}
         return State(task, student, {"round": 0, "seed": rng.at("alignment").key})
 

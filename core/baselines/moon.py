@@ -94,7 +94,7 @@ class MOON(fedavg.FedAvg):
     """
 
     Settings = Settings
-    network_parts = ("embed", "classifier")
+    network_parts = ("embed", "classifier.in_features", "classifier.out_features")
     task_kinds = CLASSIFICATION
     evaluators = SERVER
 

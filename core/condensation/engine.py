@@ -56,7 +56,7 @@ class Condensation:
     #: p: condensed images as a share of a client's images of a class
     share: float = attrs.field(default=0.02, validator=number(0, 1, above=True))
     #: initial images: "noise", so that no pixel is a client's, random "real" images, or means of
-    #: several ("real_average"); the only image of a class may be sent nearly as it is
+    #: several ("real_average"); the only image of a class may be sent nearly as it is (see `copied_images`)
     init: str = attrs.field(default="noise", validator=one_of("initialisation", *STARTS))
     #: least number of condensed images per class and client
     min_images: int = attrs.field(default=5, validator=whole(1))

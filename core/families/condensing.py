@@ -88,6 +88,21 @@ class Condensing(Algorithm):
         """The global model."""
         return state.task.model_from(state.tensors)
 
+    def measures(self, state: State) -> dict[str, float]:
+        """`copied_images`: where images start from real ones, the share of the server's images that equal
+        an image of the training set in all pixels; nothing where that is not here.
+        """
+        if getattr(self.settings, "init", "noise") == "noise" or self.remote:
+            return {}
+        data, places = state.task.dataset, ("uploaded/", "knowledge/")
+        names = [one for one in state.tensors if one.startswith(places) and one.endswith("/images")]
+        known = {image.numpy().tobytes() for image in data.train.images.cpu()}
+        copies = []
+        for images in map(state.tensors.__getitem__, names):
+            sent = images if images.dtype == torch.uint8 else to_wire(images, data.mean, data.std)
+            copies += [image.numpy().tobytes() in known for image in sent.cpu()]
+        return {"copied_images": sum(copies) / max(len(copies), 1)}
+
 
 def gather(
     clients: Sequence[Client], rngs: Sequence[Rng], most: int | None = None

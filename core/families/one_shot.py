@@ -200,14 +200,3 @@ class OneShotCondensing(OneShot):
         start = start.unflatten(0, (real.groups, settings.images_per_class))
         images = self.condense(task, real, start, networks, rngs)
         return condensing.uploads(clients, real, images.flatten(0, 1), group)
-
-    def measures(self, state: State) -> dict[str, float]:
-        """`copied_images`: where images start from real ones, the share of uploaded images that equal
-        an image of the training set in all pixels.
-        """
-        if self.settings.init == "noise" or not state.meta["spoken"]:
-            return {}
-        uploaded, real = state.tensors["uploaded/images"], state.task.dataset.train.images
-        known = {image.numpy().tobytes() for image in real.cpu()}
-        copies = [image.numpy().tobytes() in known for image in uploaded.cpu()]
-        return {"copied_images": sum(copies) / max(len(copies), 1)}

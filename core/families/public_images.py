@@ -39,10 +39,12 @@ class PublicData:
             raise InputError(f"{attribute.name} must be the name of a data set, not {value!r}")
 
 
-def public_images(task: Task, settings: PublicData) -> torch.Tensor:
-    """Public images in the task's form, uint8 (N, C, S, S), read once; raises as `auxiliary`."""
+def public_images(task: Task, settings: PublicData, anew: bool = False) -> torch.Tensor:
+    """Public images in the task's form, uint8 (N, C, S, S), read once, and `anew` where a run begins: their
+    file may be another one since the last. Raises as `auxiliary`.
+    """
     known = _OF_TASK.setdefault(task, {})
-    if settings.auxiliary not in known:
+    if anew or settings.auxiliary not in known:
         known[settings.auxiliary] = auxiliary(settings.auxiliary, task.dataset)
     return known[settings.auxiliary]
 

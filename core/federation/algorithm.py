@@ -71,7 +71,7 @@ class Algorithm:
     task_kinds: ClassVar[tuple[str, ...]] = CLASSIFICATION
     #: who can test it, by the names of `Schedule.tested_by`
     evaluators: ClassVar[tuple[str, ...]] = SERVER
-    #: what it uses of a network beside its outputs, of "embed" and "classifier"
+    #: what it uses of a network beside its outputs, of "embed" and "classifier" and parts of these
     network_parts: ClassVar[tuple[str, ...]] = ()
     #: the methods that `call_clients` may run on the clients' side
     remote_calls: ClassVar[tuple[str, ...]] = ("client_update",)

@@ -20,6 +20,9 @@ from core.federation.task import Task
 from core.federation.tensors import fingerprint, put, put_each, take
 from core.files import FileError, damaged, read_tensors, write_tensors
 
+#: of a checkpoint's key, meta, ledger, history, peak memory and shared tensors
+KINDS: list[type] = [dict, dict, list, list, int, dict]
+
 
 @attrs.frozen
 class Checkpoint:
@@ -72,16 +75,19 @@ def restore(
         if fingerprint(metadata["facts"], tensors) != metadata["sha256"]:
             raise InputError("its content was changed")
         facts = json.loads(metadata["facts"])
-    except (KeyError, ValueError) as error:
+        names = ("key", "meta", "ledger", "history", "peak_memory", "same")
+        written, meta, rounds, history, peak, same = (facts[name] for name in names)
+        if list(map(type, (written, meta, rounds, history, peak, same))) != KINDS:
+            raise InputError("its facts are no checkpoint's")
+        tensors = {name: value.to(task.runtime.device) for name, value in tensors.items()}
+        tensors |= {name: tensors[one] for name, one in same.items()}
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise damaged("checkpoint", path, error) from None
-    _fits(path, facts["key"], dict(key))
-    tensors = {name: value.to(task.runtime.device) for name, value in tensors.items()}
-    tensors |= {name: tensors[one] for name, one in facts["same"].items()}
+    _fits(path, written, dict(key))
     for client in clients:
         client.memory.update(take(f"client/{client.id}/", tensors))
-    state = State(task, take("state/", tensors), facts["meta"])
-    ledger = Ledger(facts["ledger"], task.runtime.device)
-    return Checkpoint(state, ledger, facts["history"], facts["peak_memory"])
+    state = State(task, take("state/", tensors), meta)
+    return Checkpoint(state, Ledger(rounds, task.runtime.device), history, peak)
 
 
 def _fits(path: Path, written: dict[str, str], wanted: dict[str, str]) -> None:

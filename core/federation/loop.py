@@ -79,7 +79,7 @@ def check_serves(algorithm: Algorithm, task: Task) -> None:
         raise InputError(
             f"{type(algorithm).__name__} matches features, but the network has no "
             f"{' and no '.join(missing)}: it needs embed(images), which gives features (N, D), and "
-            "classifier, the linear layer that follows"
+            "classifier, the linear layer that follows, under that name alone"
         )
 
 

@@ -73,8 +73,17 @@ class Task:
         return self._build(rng)
 
     def lacks(self, parts: Sequence[str]) -> list[str]:
-        """Return which attributes of these names the network does not have."""
-        return [name for name in parts if not hasattr(self._template, name)]
+        """Return which attributes of these names, such as "classifier.bias", the network does not have; a
+        parameter must have this name first.
+        """
+        named, missing = dict(self._template.named_parameters()), []
+        for name in parts:
+            found: Any = self._template
+            for step in name.split("."):
+                found = getattr(found, step, None)
+            if found is None or (isinstance(found, nn.Parameter) and name not in named):
+                missing.append(name)
+        return missing
 
     def model_from(self, tensors: Mapping[str, torch.Tensor], prefix: str = "") -> Classifier:
         """The model whose weights are below a prefix (see `core.federation.tensors`)."""

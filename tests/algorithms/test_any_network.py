@@ -37,6 +37,27 @@ class WithParts(Bare):
         return self.classifier(self.embed(images))
 
 
+class TwoNames(Bare):
+    def __init__(self, channels, classes):
+        super().__init__(channels, classes)
+        self.embed, self.classifier = self.body, self.last
+
+
+class NoBias(WithParts):
+    def __init__(self, channels, classes):
+        super().__init__(channels, classes)
+        self.classifier.bias = None
+
+
+@pytest.mark.parametrize("name", ["fedgen", "fedmk"])
+@pytest.mark.parametrize(
+    ("network", "lacks"), [(TwoNames, "weight and no classifier.bias"), (NoBias, "bias")]
+)
+def test_a_last_layer_whose_weights_have_other_names_is_refused(name, network, lacks):
+    with pytest.raises(InputError, match=f"no classifier.{lacks}: it needs"):
+        check_serves(SUBJECTS[name].new(), attrs.evolve(task(), model=network, model_options={}))
+
+
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_any_network(name):
     algorithm = SUBJECTS[name].new()

@@ -144,9 +144,13 @@ def test_public_images_are_drawn_from_all_of_them(task, monkeypatch):
     assert every.flatten().sort().values.equal(images.flatten())
 
 
-def test_public_images_are_read_once_for_a_task_and_anew_for_another(monkeypatch):
+def test_public_images_are_read_once_for_a_task_and_anew_for_another_and_for_a_new_run(monkeypatch):
     made = []
     monkeypatch.setattr(public, "auxiliary", lambda *_: made.append(1) or torch.zeros(len(made)))
     tasks, settings = [make_task(TINY) for _ in range(2)], feddf().settings
     sizes = [len(public.public_images(task, settings)) for task in (*tasks, *tasks)]
     assert sizes == [1, 2, 1, 2]
+    for name, size in (("feddf", 3), ("fedmd", 4), ("fedkd", 5)):
+        algorithm = algorithms.create(name)
+        algorithm.initialise(tasks[0], Rng(0))
+        assert len(public.public_images(tasks[0], algorithm.settings)) == size

@@ -1,5 +1,6 @@
 """What a run resumes from: the same run, whole, or one clear line."""
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -90,6 +91,14 @@ def changed(change):
     return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
+FACTS = {"key": {}, "meta": {}, "ledger": [], "history": [], "peak_memory": 0, "same": {}}
+
+
+def signed(text):
+    """A file of other facts with their hash."""
+    return with_facts(facts=text, sha256=fingerprint(text, {"w": torch.zeros(2)}))
+
+
 def with_facts(**facts):
     """A file of other facts, without their hash where none is given."""
     return lambda path: save_file({"w": torch.zeros(2)}, path, facts)
@@ -114,7 +123,11 @@ DAMAGE = {
     "a tensor missing": without_a_tensor,
     "no facts": with_facts(),
     "facts of another kind": with_facts(facts='{"key": 3}', sha256="0"),
-    "facts that are no JSON": with_facts(facts="{", sha256=fingerprint("{", {"w": torch.zeros(2)})),
+    "facts that are no JSON": signed("{"),
+    "facts that are nested": signed("[" * 10**5 + "]" * 10**5),
+    "facts that are a list": signed("[]"),
+    "facts of other kinds": signed(json.dumps(dict.fromkeys(FACTS, 1))),
+    "facts that name no tensor": signed(json.dumps({**FACTS, "same": {"a": "b"}})),
     "a folder": replaced(Path.mkdir),
     "a link to itself": replaced(lambda path: path.symlink_to(path)),
     "a device": replaced(lambda path: path.symlink_to("/dev/zero")),
