@@ -356,6 +356,7 @@ def energy(real, condensed, weights):
 # %% name="ex-dc-energy" tags=["check", "remove-cell"]
 x, y = torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [4.0], [9.0]])
 some = energy(x, y, torch.tensor([1.0, 1.0, 0.0]))  # the third is no image
+assert some is not None, "energy has no body yet"
 assert abs(float(some) - 1.5) < 1e-5, "of 0 and 2 with 1 and 4 it is 1.5"
 condensed(
     *client,

@@ -317,9 +317,9 @@ def partition_plot(
 
 
 def runs_of(runs: Runs) -> list[Record]:
-    """Records as a list; of a folder as `records_below`."""
+    """Records as a list; of a folder those that have a round. InputError as `records_below`."""
     if isinstance(runs, str | Path):
-        return records_below(runs)
+        return [one for one in records_below(runs) if one.metrics]
     given = runs.values() if isinstance(runs, Mapping) else runs
     given = list(given) if isinstance(given, Iterable) else [given]
     if not all(isinstance(one, Record) for one in given):

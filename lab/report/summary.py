@@ -79,7 +79,7 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
 
 def name_of(measured: Sequence[Record]) -> Callable[[Record], str]:
     """A function that names a run among others by what differs, such as "lr 0.1"; else by its algorithm."""
-    frame = summary_frame([one for one in measured if one.metrics])
+    frame = summary_frame(measured)
     differ = [
         name for name in map(str, frame) if name not in MEASURED and frame[name].nunique() > 1
     ]
