@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.timeout(300)  # what a reader tries in a minute, on a busy machine
 def test_the_programs_of_how_to_run(tmp_path):
     text = (ROOT / "book" / "how_to_run.md").read_text().split("## The methods from Python")[1]
     program = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
