@@ -279,9 +279,12 @@ def _numbers(
     keys = {part: f"{part}_{what}" for part in sizes if f"{part}_{what}" in arrays}
     values = {p: column(arrays[key], f"{source}: {key}", sizes[p]) for p, key in keys.items()}
     if any(array.dtype.kind == "U" for array in values.values()):
-        if names is None:
-            naming = [values["train"]] if what == "labels" else list(values.values())
-            names = tuple(sorted({composed(name) for array in naming for name in array.tolist()}))
+        if names is None and what == "labels":
+            named = set(values["train"].tolist())
+            names = tuple(sorted(as_names(named, f"{source}: the names of {keys['train']}")))
+        elif names is None:
+            each = (name for array in values.values() for name in array.tolist())
+            names = tuple(sorted(set(map(composed, each))))
         for part, key in keys.items():
             values[part] = numbers_of(values[part], names, f"{source}: {key}")
     count = None if names is None else len(names)

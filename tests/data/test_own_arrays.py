@@ -102,6 +102,9 @@ def test_one_name_in_two_spellings_is_one_class():
     assert found.train.labels.tolist() == found.test.labels.tolist() == [1, 0]
     with pytest.raises(InputError, match="two different names"):
         Dataset.from_arrays(pair(), pair(), classes=[composed, split_up, "e"])
+    for names in ([composed, split_up], ["e", "e"]):  # of images to train on
+        with pytest.raises(InputError, match="train_labels must be at least two different names"):
+            Dataset.from_arrays((PIXELS[:2], names), (PIXELS[:2], names))
 
 
 BAD = {
@@ -140,6 +143,8 @@ def test_names_that_do_not_fit_are_one_line():
         "holds 'eel', which is none of": {"classes": ["cat", "dog"]},
         "classes must be a list of names": {"classes": [1, 2, 3]},
         "two different names": {"classes": ["cat", "cat", "eel"]},
+        "must be printable": {"classes": ["cat", "dog", "\ud800"]},
+        "printable, not 'a.n'": {"clients": ["a\n", "b"] * 6},
         "train_centre holds 2 values": {"clients": ["a", "b"]},
     }.items():
         with pytest.raises(InputError, match=words):
