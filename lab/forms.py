@@ -168,7 +168,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{short(path)}{line} is not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:  # such as a 13th month
+    except Exception as error:  # such as a 13th month
         raise InputError(f"{short(path)} is not valid YAML: {one_line(error, 150)}") from None
     if not _is_mapping(data):
         raise InputError(f"{short(path)} must hold a mapping of names to values")

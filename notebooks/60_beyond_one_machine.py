@@ -164,6 +164,66 @@ Markdown(
 # by one and none is private. (In one process FedVCK condenses all clients as one batch, and small networks train side by
 # side as one program: their sums have another order.)
 #
+# ### Two hosts, step by step
+#
+# All commands are Flower's own and those of OpenSSL and OpenSSH; on each host they run in a clone of this repository after
+# `make machines` and `export PATH="$PWD/.venv-machines/bin:$PATH"`. The server is called `server.example.org` here.
+#
+# **1. Server: a certificate, and the process that all connect to.** One port must be open to the hospitals, here 8000.
+# What lies in `private` stays there.
+#
+# ```bash
+# mkdir -p private && cd private && umask 077
+# openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes -days 30 -subj /CN=server.example.org \
+#   -addext subjectAltName=DNS:server.example.org -keyout server.key -out server.pem
+# flower-superlink --host 0.0.0.0 --port 8000 --enable-supernode-auth --disable-runtime-dependency-installation \
+#   --ssl-ca-certfile server.pem --ssl-certfile server.pem --ssl-keyfile server.key
+# ```
+#
+# **2. Hospital: a key.** Only `node.key.pub` leaves the host, and `server.pem` comes to it, both by a way that both sides
+# trust.
+#
+# ```bash
+# mkdir -p private memory && cd private && umask 077
+# ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f node.key
+# ```
+#
+# **3. Server: register the key** of each hospital. Flower's tool finds the server by an entry in `config.toml` of its folder,
+# `~/.flwr` or `$FLWR_HOME`:
+#
+# ```toml
+# [superlink]
+# default = "study"
+#
+# [superlink.study]
+# address = "server.example.org:8000"
+# root-certificates = "/srv/fedcon/private/server.pem"
+# ```
+#
+# ```bash
+# flwr supernode register node.key.pub study
+# ```
+#
+# **4. Hospital: join** as client 0, 1, ... Its images lie in `images`, as `xrays.npz` in MedMNIST's layout, where the part to
+# test on may be one black image. No port of a hospital is open to others: 9094 is its own address alone.
+#
+# ```bash
+# flower-supernode --superlink server.example.org:8000 --root-certificates private/server.pem \
+#   --auth-supernode-private-key private/node.key --host 127.0.0.1 --port 9094 \
+#   --node-config "partition-id=0 data='$PWD/images' memory='$PWD/memory'"
+# ```
+#
+# **5. Server: run.** `server-data` has an `xrays.npz` with the images to test on; the record comes to `out`.
+#
+# ```bash
+# cat > run.toml <<END
+# experiment = '{"algorithm": "fedvck", "dataset": "xrays", "clients": 2, "rounds": 3, "profile": "laptop"}'
+# server-data = "/srv/fedcon/test"
+# out = "/srv/fedcon/records"
+# END
+# flwr run hospitals study --run-config run.toml --stream
+# ```
+#
 # Before the server computes anything, an upload must have at most the bytes that its form allows, must answer the
 # question of this round, and passes the checks of `core.federation.validation`. What fails is refused by name.
 #

@@ -17,6 +17,7 @@ from typing import Any
 
 from core.checks import is_number
 from core.errors import InputError, one_line, unknown
+from core.files import parsing
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -27,12 +28,10 @@ def read(path: str | Path) -> Any:
     """Read a notebook (nbformat's node) from a .py or .ipynb file. InputError for what is none."""
     path = find(path)
     jupytext, nbformat = needed("jupytext"), needed("nbformat")
-    try:
+    with parsing(path, "a notebook"):
         if path.suffix == ".py":
             return jupytext.read(path, fmt="py:percent")
         return nbformat.read(path, as_version=4)
-    except (ValueError, KeyError, UnicodeDecodeError, nbformat.ValidationError) as error:
-        raise InputError(f"{path} is not a notebook: {str(error).splitlines()[0]}") from None
 
 
 def needed(name: str) -> Any:

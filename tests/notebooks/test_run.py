@@ -75,13 +75,13 @@ def test_a_bad_parameter_is_refused_before_anything_runs(tiny, tmp_path, name, g
 
 def test_bad_places_are_refused(tiny, tmp_path):
     broken, pair = tmp_path / "broken.ipynb", tmp_path / "tiny.ipynb"
-    broken.write_text("{")
+    broken.write_text("[" * 10**5)
     pair.write_text(notebooks.paired(tiny))
     for page, out, reason in (
         ("00_quickstrt", tmp_path / "out.ipynb", "no notebook named"),
         (tiny, tmp_path / "out.txt", r"ends in \.ipynb"),
         (tiny, tmp_path / "no" / "such" / "out.ipynb", "no folder"),
-        (broken, tmp_path / "out.ipynb", "is not a notebook"),
+        (broken, tmp_path / "out.ipynb", "cannot be read as a notebook"),
         (pair, pair, "the notebook itself"),
         (tiny, pair, "the notebook itself"),
     ):
