@@ -170,12 +170,12 @@ Markdown(
 # `make machines` and `export PATH="$PWD/.venv-machines/bin:$PATH"`. The server is called `server.example.org` here.
 #
 # **1. Server: a certificate, and the process that all connect to.** One port must be open to the hospitals, here 8000.
-# What lies in `private` stays there.
+# (The second address is for the server's own processes.) `server.key` stays there.
 #
 # ```bash
 # mkdir -p private && cd private && umask 077
 # openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes -days 30 -subj /CN=server.example.org \
-#   -addext subjectAltName=DNS:server.example.org -keyout server.key -out server.pem
+#   -addext subjectAltName=DNS:server.example.org,IP:127.0.0.1 -keyout server.key -out server.pem
 # flower-superlink --host 0.0.0.0 --port 8000 --enable-supernode-auth --disable-runtime-dependency-installation \
 #   --ssl-ca-certfile server.pem --ssl-certfile server.pem --ssl-keyfile server.key
 # ```
