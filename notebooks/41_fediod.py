@@ -105,7 +105,7 @@ run.per_round().T.round(1)
 # step, for each client.
 
 # %%
-server, side = algorithm.sides(run.state, members, Rng(seed))
+server, side = algorithm.sides(run.state, run.clients, Rng(seed))
 crossing = pd.DataFrame(
     {
         "direction": exchange.direction,
@@ -141,7 +141,7 @@ crossing.value_counts(sort=False).rename("messages").reset_index()
 # them apart. An exercise finds the best $D_k$.
 
 # %%
-server, side = algorithm.sides(run.state, members, Rng(seed))
+server, side = algorithm.sides(run.state, run.clients, Rng(seed))
 pi, judges = server.weights, side.judges
 inputs = task.dataset.standardise(server.images(0).detach())
 
