@@ -263,7 +263,7 @@ show(curves(records, title=f"{dataset}, alpha = {alpha:g}"))
 # ## On real data
 #
 # The same six methods on PneumoniaMNIST, MNIST and CIFAR-10, with ten clients that differ as much, three seeds and a
-# small budget. FedAvg, FedProx and SCAFFOLD have learning rates [chosen on validation data](91_tuning); the others were
+# small budget. FedAvg, FedProx and SCAFFOLD have learning rates [chosen on validation data](50_verdicts); the others were
 # not tuned, so the table does not rank FedAvgM.
 
 # %%

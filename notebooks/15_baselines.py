@@ -5,7 +5,7 @@
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits.
 #
 # Every row of the paper's tables is a method of its own here, written from its own paper and with its own
-# hyper-parameters; [tuning](91_tuning) says how these were chosen. Most are FedAvg with one more thing:
+# hyper-parameters; [judging a number](50_verdicts) says how these were chosen. Most are FedAvg with one more thing:
 #
 # | method | what is new | where | what crosses the network beside the model |
 # |---|---|---|---|

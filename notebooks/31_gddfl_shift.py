@@ -314,7 +314,7 @@ for column, of in longer.groupby("column", sort=False):
 
 # %% [markdown]
 # An interval that contains 0 shows no effect. The paper reads the gap between GDD-FL and DM as that of the shift; the
-# [verdict](50_verdicts) on this claim takes the row *dsu, image channels* in these plots.
+# [verdict](90_status) on this claim takes the row *dsu, image channels* in these plots.
 #
 # ## What the released code does
 #

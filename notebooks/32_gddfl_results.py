@@ -181,8 +181,8 @@ shares = {
 
 
 def nearest(share, precision, recall):
-    """Hits and false alarms with this recall whose precision is nearest, as real
-    numbers (a report is a mean over runs), with the bounds of the AUC.
+    """Hits and false alarms with this recall whose precision is nearest, as
+    real numbers (a report is a mean over runs), with the bounds of the AUC.
     """
     alarms = np.append(0, np.geomspace(1e-2, negatives, 200_000))
     of_benign = 1 - alarms / negatives

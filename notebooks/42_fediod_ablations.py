@@ -388,7 +388,7 @@ for column, of in changes.groupby("column", sort=False):
 table("fediod", 6, best)
 
 # %% [markdown]
-# A line that contains 0 says nothing about its step. The [verdict](50_verdicts) on "every module helps" takes them
+# A line that contains 0 says nothing about its step. The [verdict](90_status) on "every module helps" takes them
 # together, and the [results](46_fediod_results) show why few of these runs learn: at this budget the images become
 # almost one.
 #

@@ -290,7 +290,7 @@ lead = lead.rename(columns={"column": "name", "gain": "value"})
 show(dots(lead, "lead of FedIOD with DP over FedKD with DP (points)"))
 
 # %% [markdown]
-# Under equal budgets the paper calls FedIOD "superior or equivalent"; the [verdict](50_verdicts) on this asks for
+# Under equal budgets the paper calls FedIOD "superior or equivalent"; the [verdict](90_status) on this asks for
 # students above twice the chance level. What the images themselves give away is for the page on
 # [attacks](09_attacks).
 #

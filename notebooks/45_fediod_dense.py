@@ -150,7 +150,7 @@ table("fediod", 9, best)
 # ## How far the orders agree
 #
 # Verdicts on all cells of the five tables; Tables 2, 3 and 9 are no fair comparison at this budget, and count for no total
-# and no claim. The [claims](50_verdicts) of the paper about them are judged by paired seeds.
+# and no claim. The [claims](90_status) of the paper about them are judged by paired seeds.
 
 # %%
 frame = pd.concat(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 
 from lab import TableSpec, datapack, records
 from lab.report import notebooks
-from lab.report.site.executing import note
 from lab.report.texts import plain
 
 #: of each paper: what its clients send, the page with its results, and its text and code elsewhere
@@ -53,13 +50,12 @@ EVIDENCE = {
 }
 
 
-def fragments(executed: list[Path]) -> dict[str, str]:
+def fragments() -> dict[str, str]:
     """Markdown by file name; a page includes it from `_generated/`."""
     from lab.report import (
         charts,
         classroom,
         figures,
-        status,
     )
 
     drawn = charts.dots(evidence(), "test accuracy or AUC (%)")
@@ -70,8 +66,6 @@ def fragments(executed: list[Path]) -> dict[str, str]:
             classroom.exercise_table(map(notebooks.find, notebooks.chapters()))
         ),
         "datapack.md": f"{', '.join(datapack.shareable())}; {datapack.LIMIT / 2**20:.0f} MB at most.\n",
-        "times.md": markdown_table(_times(executed)),
-        "versions.md": markdown_table(status.versions()),
     }
 
 
@@ -126,15 +120,3 @@ def markdown_table(frame: pd.DataFrame) -> str:
 
 def _cell(value: object) -> str:
     return plain(value).replace("|", "\\|")
-
-
-def _times(executed: list[Path]) -> pd.DataFrame:
-    """How long each notebook took. Whole seconds: this table should not change with every build."""
-    rows = [
-        {
-            "notebook": f"[{path.stem}](../notebooks/{path.stem}.ipynb)",
-            "seconds": round(note(path)["seconds"]),
-        }
-        for path in executed
-    ]
-    return pd.DataFrame(rows, columns=["notebook", "seconds"])

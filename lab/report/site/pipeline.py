@@ -118,7 +118,7 @@ def lay_out(executed: list[Path]) -> None:
         wanted[path.relative_to(ROOT)] = path.read_bytes()
     for path in executed:
         wanted[Path("notebooks", path.name)] = as_shown(path)
-    for name, text in generated.fragments(executed).items():
+    for name, text in generated.fragments().items():
         wanted[Path("book/_generated", name)] = text.encode()
     write_tree(STAGING, wanted)
 
