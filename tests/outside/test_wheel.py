@@ -49,14 +49,12 @@ def test_a_run_keeps_its_record_in_the_users_folder(fedcon):
     done = fedcon(*QUICK.split())
     assert done.returncode == 0, done.stderr
     assert len(list(fedcon.here.glob("results/adhoc/*.json"))) == 1
-    assert "accuracy" in fedcon("runs").stdout
 
 
 def test_the_tables_go_with_the_package_and_it_says_where_the_records_are(fedcon):
     done = fedcon("table", "fedmk/1")
     assert done.returncode == 0, done.stderr
     assert "book's records are in its repository" in done.stdout and "FedMK" in done.stdout
-    assert "in place of" in fedcon("explain", "fedvck/11/FedVCK/cifar10-0.05").stdout
 
 
 def test_a_notebook_of_ones_own_runs(fedcon):

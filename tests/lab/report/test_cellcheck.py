@@ -53,14 +53,6 @@ def test_why_bits_differ(cell):
         assert len(rest) > 0 and said in comparison(cell, [one], [other])
 
 
-def test_a_smaller_budget_has_no_verdict_of_one_cell():
-    cell = TableSpec.find_cell("fedvck/11/FedVCK/cifar10-0.05", "laptop")
-    known = records()
-    book = [known[run.id] for run in cell.experiments]
-    (line,) = (one for one in comparison(cell, book, []).splitlines() if one.startswith("book"))
-    assert "no verdict: with less" in line and "no rows to compare" not in line
-
-
 def test_all_three_values_stand_below_each_other(cell):
     lines = comparison(cell, [], [of_seed(cell, 0)]).splitlines()
     assert lines[1] == f"printed  {cell.published.text} ± {cell.published.std:.2f}"

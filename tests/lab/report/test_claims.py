@@ -140,7 +140,7 @@ def test_one_lead_far_below_or_many_a_little_refute_a_claim(chances, refutes):
 def test_equal_methods_refute_a_claim_as_seldom_as_is_said():
     """Five rivals in four columns, three seeds; the row that is to lead them is in all comparisons."""
     draws, found = np.random.default_rng(0), []
-    for _ in range(1000):
+    for _ in range(300):
         row, rivals = draws.normal(size=(4, 1, 3)), draws.normal(size=(4, 5, 3))
         gaps = (row - rivals).tolist()
         found.append(refuted([lead_by(*map(tuple, column)) for column in gaps]))
@@ -247,15 +247,6 @@ def test_a_method_that_has_learned_nothing_refutes_nothing_with_less(profile, sc
     found = judge(leading(**asked), known)
     assert found.verdict == verdict and len(found.leads) == 1
     assert ("itself has less than 20 in accuracy" in found.effect) == (verdict == "unclear")
-
-
-def test_each_test_set_of_the_same_runs_is_a_comparison():
-    """Table 4: three sites and their mean, all from one run of each method."""
-    scores = {"FedIOD": [0.8, 0.83, 0.82], "FedAvg": [0.7, 0.71, 0.72]}
-    known = made(scores, "fediod", 4)
-    found = judge(leading("fediod", tables=[4], row="FedIOD", against=["FedAvg"]), known)
-    columns = sorted(lead.cell.column for lead in found.leads)
-    assert columns == ["average", "cell17", "tcga", "tnbc"]
 
 
 @pytest.mark.parametrize(

@@ -46,19 +46,3 @@ def test_a_listing_leaves_docstrings_out_and_is_highlighted():
     assert text.startswith("```python\ndef noted(")
     assert text.endswith("return twice + twice\n```")
     assert "Doubles" not in text and '"""' not in text
-
-
-def test_a_wide_remark_goes_above_its_line_and_notes_to_tools_are_left_out():
-    rows = text_of(noted).splitlines()
-    assert rows[0] == "def noted(value):"
-    assert rows[1].startswith("    # a remark") and rows[2:] == [
-        "    twice = 2 * value",
-        "    return twice + twice",
-    ]
-
-
-def test_a_listing_without_ruff_is_the_source_as_it_stands(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    text_of.cache_clear()
-    assert program(text_of(engine.condense)) == program(inspect.getsource(engine.condense))
-    text_of.cache_clear()

@@ -117,13 +117,6 @@ def test_every_column_is_shown_at_the_profile_that_measures_most_of_it():
     assert set(table_frame("fedmk", 1, measured=laptop)["profile"]) == {"laptop"}
 
 
-@pytest.mark.parametrize(("paper", "name"), [("fedvck", 2), ("fediod", 2)])
-def test_unmeasured_cells_say_pending_and_how_to_run_them(paper, name):
-    frame = table_frame(paper, name, measured={})
-    assert set(frame["verdict"]) == {"pending"} and frame["measured"].isna().all()
-    assert frame["command"].str.startswith(f"fedcon run --cell {paper}/{name}/").all()
-
-
 def test_other_data_are_named():
     cell = next(cell for cell in TableSpec.find("fedvck", 3).cells("laptop") if cell.stand_in)
     runs = measure(cell, [0.6, 0.6, 0.6])
@@ -153,20 +146,6 @@ def test_a_cell_holds_seeds_and_verdict_and_the_list_the_rest(cells):
     assert "3 of 3" in listed and "+0.00" in listed and "fedcon run --cell" in rows[2].get_text()
     wide = measure(cells[0], [exact - 0.01, exact + 0.03, exact + 0.07])
     assert "seeds would decide" in soup("fedvck", 3, measured=wide).get_text()
-
-
-def test_a_table_of_the_book_itself_shows_no_printed_line_and_no_verdict():
-    first, *_ = TableSpec.find("reference", 1).cells("laptop")
-    page = soup("reference", 1, measured=measure(first, [0.5]))
-    (shown,) = (text for text in texts(page) if "50.00" in text)
-    assert not any("printed" in text for text in texts(page)) and "compared" not in shown
-
-
-def test_several_metrics_get_a_column_each_below_the_name_they_share():
-    spec, page = TableSpec.find("gddfl", 1), soup("gddfl", 1, measured={})
-    top = [grid.thead.tr.find_all("th", colspan=True) for grid in grids(page)]
-    named = [(th.get_text(), int(th["colspan"])) for heads in top for th in heads]
-    assert named == [(one.name, len(one.metrics)) for one in spec.columns if len(one.metrics) > 1]
 
 
 def test_a_part_of_a_wide_table_has_its_columns_in_the_order_asked_for():

@@ -111,13 +111,6 @@ def test_a_number_at_full_size_counts_before_what_its_table_shows(seeds, budgets
     assert "different" in set(counted(known)["verdict"])  # as printed counts before fewer steps
 
 
-def test_a_setting_that_is_read_back_is_no_result():
-    known = runs_of("FedVCK", "paper", place="9/{}/cifar10-0.05/condensation_ratio_percent")
-    known = {key: attrs.evolve(one, settings={"share": 0.02}) for key, one in known.items()}
-    found = counted({key: attrs.evolve(one, metrics={}) for key, one in known.items()})
-    assert "settings" in set(found["kind"]) and "results" not in set(found["kind"])
-
-
 def test_a_pair_of_rows_counts_once_with_the_seeds_of_both():
     places = [f"{n}/{{}}/pathmnist-10-rounds" for n in (4, 14)]
     first, same = (runs_of("FedVCK", "laptop", spread=0.1, place=one) for one in places)

@@ -64,15 +64,6 @@ def test_the_try_with_the_highest_mean_is_chosen():
     assert (tuning_table(measured)["chosen"] == "✓").sum() == frame["algorithm"].nunique()
 
 
-def test_nothing_is_chosen_before_all_tries_are_measured():
-    measured = made_up(lambda row, dataset: 0.5)
-    lost = cells()[0].experiments[0]
-    del measured[lost.id]
-    frame = tuning_frame(measured)
-    assert not frame.loc[frame["algorithm"] == lost.algorithm, "chosen"].any()
-    assert frame.loc[frame["algorithm"] != lost.algorithm, "chosen"].any()
-
-
 def test_the_laptop_profile_holds_what_was_chosen():
     """From the book's own records: a profile that drifts away from them fails here."""
     profile = Profile.load(PROFILE)
