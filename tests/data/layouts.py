@@ -10,14 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from core.data.vision import IMAGENETTE
+
 Pixels = dict[str, np.ndarray]
-WNIDS = [
-    f"n0{number}"
-    for number in (
-        *(1440764, 2102040, 2979186, 3000684, 3028079),
-        *(3394916, 3417042, 3425413, 3445777, 3888257),
-    )
-]
 
 
 def draw(seed: int, count: int, *shape: int, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +131,7 @@ def stl10(root: Path) -> Pixels:
 def imagenette(root: Path, folder: str = "imagenette2-160") -> None:
     """Two images a class to train on and one to test on: left half dark, right half bright."""
     for split, count in (("train", 2), ("val", 1)):
-        for label, wnid in enumerate(WNIDS):
+        for label, wnid in enumerate(IMAGENETTE):
             place = root / folder / split / wnid
             place.mkdir(parents=True)
             pixels = np.full((80, 120, 3), 20 * label, dtype=np.uint8)

@@ -9,8 +9,8 @@ from PIL import Image
 from core.data import Split, load
 from core.data.auxiliary import FRAMED_DIGITS, PHOTOGRAPHS, WINDOWS, auxiliary
 from core.data.pixels import resized
-from core.errors import InputError
 from tests.data import layouts
+from tests.sentences import refused
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def test_colour_becomes_grey_by_luma_and_grey_becomes_colour_by_repetition():
     ],
 )
 def test_sets_from_the_same_source_are_refused(digits, tmp_path, name, task):
-    with pytest.raises(InputError, match="another data set than the task"):
-        auxiliary(name, attrs.evolve(digits, name=task), tmp_path)
+    other = attrs.evolve(digits, name=task)
+    refused("another data set than the task", auxiliary, name, other, tmp_path)
 
 
 def test_only_training_images_come_and_labels_do_not_matter(digits, tmp_path):
@@ -104,5 +104,4 @@ def test_only_training_images_come_and_labels_do_not_matter(digits, tmp_path):
     layouts.npz(tmp_path / "a" / "other.npz", size=8, train_images=255 - wrote["train_images"])
     assert torch.equal(auxiliary("other", digits, tmp_path / "a"), 255 - images)
     for name in ("nowhere", "../secret"):
-        with pytest.raises(InputError):
-            auxiliary(name, digits, tmp_path)
+        refused(None, auxiliary, name, digits, tmp_path)

@@ -15,7 +15,7 @@ from core.data import get, load
 from core.data.catalogue import SOURCES
 from core.data.partition import split
 from core.data.pixels import resized
-from core.errors import InputError
+from core.data.vision import IMAGENETTE
 from tests.data import layouts
 from tests.sentences import refused
 
@@ -114,10 +114,8 @@ def test_idx_sets_agree_with_torchvision(tmp_path, kind):
 
 def test_svhn_is_torchvisions_once_its_sum_is_right(tmp_path, monkeypatch):
     wrote = layouts.svhn(tmp_path)
-    with pytest.raises(
-        InputError, match=r"train_32x32\.mat cannot be read as a file of SVHN .*corrupted"
-    ):
-        load("svhn", tmp_path)
+    words = r"train_32x32\.mat cannot be read as a file of SVHN .*corrupted"
+    refused(words, load, "svhn", tmp_path)
     monkeypatch.setattr(datasets.SVHN, "_check_integrity", lambda self: True)
     data = load("svhn", tmp_path)
     assert np.array_equal(data.train.images, wrote["train"])
@@ -138,7 +136,7 @@ def test_stl10_is_resized(tmp_path):
 def test_imagenette_is_packed_once_with_its_sides_resized_alike_or_not(tmp_path):
     """As FedVCK's code resizes: the strip at the edge of a wide image is still there."""
     layouts.imagenette(tmp_path)
-    first = tmp_path / "imagenette2-160" / "val" / layouts.WNIDS[0] / "0.JPEG"
+    first = tmp_path / "imagenette2-160" / "val" / IMAGENETTE[0] / "0.JPEG"
     pixels = np.zeros((80, 160, 3), dtype=np.uint8)
     pixels[:, :20] = 200
     Image.fromarray(pixels).save(first, quality=95)
@@ -179,8 +177,8 @@ def test_skin_at_half_its_size_and_melanoma_or_not(tmp_path, skin):
     parts = split({"name": "natural"}, data.train, 4, 0)
     assert [part.tolist() for part in parts] == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]
     layouts.npz(tmp_path / "ham10000_64.npz", 64, 3, labels=2, classes=np.array(["cat", "dog"]))
-    with pytest.raises(InputError, match=r"ham10000_64\.npz has no class 'mel'; it has: cat, dog"):
-        load("ham10000_melanoma", tmp_path)
+    words = r"ham10000_64\.npz has no class 'mel'; it has: cat, dog"
+    refused(words, load, "ham10000_melanoma", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "crc_cells"])

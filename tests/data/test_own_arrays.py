@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from core.data import Dataset, Split, load, partition
-from core.errors import InputError
 from tests.data import layouts
 from tests.sentences import refused
 
@@ -100,11 +99,12 @@ def test_one_name_in_two_spellings_is_one_class():
         (PIXELS[:2], [composed, "e"]), (PIXELS[:2], [split_up, "e"]), classes=["e", split_up]
     )
     assert found.train.labels.tolist() == found.test.labels.tolist() == [1, 0]
-    with pytest.raises(InputError, match="two different names"):
-        Dataset.from_arrays(pair(), pair(), classes=[composed, split_up, "e"])
+    classes = [composed, split_up, "e"]
+    refused("two different names", Dataset.from_arrays, pair(), pair(), classes=classes)
     for names in ([composed, split_up], ["e", "e"]):  # of images to train on
-        with pytest.raises(InputError, match="train_labels must be at least two different names"):
-            Dataset.from_arrays((PIXELS[:2], names), (PIXELS[:2], names))
+        named = PIXELS[:2], names
+        words = "train_labels must be at least two different names"
+        refused(words, Dataset.from_arrays, named, named)
 
 
 BAD = {
@@ -139,6 +139,7 @@ def test_what_does_not_fit_is_one_line(words):
 
 
 def test_names_that_do_not_fit_are_one_line():
+    named = pair(labels=NAMES[NUMBERS])
     for words, more in {
         "holds 'eel', which is none of": {"classes": ["cat", "dog"]},
         "classes must be a list of names": {"classes": [1, 2, 3]},
@@ -147,10 +148,8 @@ def test_names_that_do_not_fit_are_one_line():
         "printable, not 'a.n'": {"clients": ["a\n", "b"] * 6},
         "train_centre holds 2 values": {"clients": ["a", "b"]},
     }.items():
-        with pytest.raises(InputError, match=words):
-            Dataset.from_arrays((PIXELS, NAMES[NUMBERS]), (PIXELS, NAMES[NUMBERS]), **more)
-    with pytest.raises(InputError, match="must hold names, as other parts do"):
-        Dataset.from_arrays((PIXELS, NAMES[NUMBERS]), pair())
+        refused(words, Dataset.from_arrays, named, named, **more)
+    refused("must hold names, as other parts do", Dataset.from_arrays, named, pair())
     with pytest.warns(UserWarning, match="up to 11, but only 4 of these numbers have an image"):
         Dataset.from_arrays(pair(labels=np.array([0, 1, 11] * 4)), pair())
 

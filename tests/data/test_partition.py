@@ -15,7 +15,6 @@ from scipy import stats
 
 from core.data import Split
 from core.data import partition as p
-from core.errors import InputError
 from tests.sentences import refused
 
 LABELS = st.lists(st.integers(0, 7), min_size=1, max_size=120).map(np.array)
@@ -149,8 +148,8 @@ def test_from_file(tmp_path):
     labels = np.array([0, 0, 0, 1, 1])
     assert lists(p.from_file(path, 5, labels)) == [[0], [], [3]]
     for samples in (None, 3, 9):
-        with pytest.raises(InputError, match=r"holds sample 4, but there are only 3"):
-            p.from_file(path, samples, np.zeros(3, dtype=int))
+        few = np.zeros(3, dtype=int)
+        refused("holds sample 4, but there are only 3", p.from_file, path, samples, few)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=12, unique=True), st.data())
@@ -231,8 +230,8 @@ def test_impossible_requests(spec, clients, message, tmp_path):
 
 def test_wrong_number_of_clients(tmp_path):
     write(tmp_path / "s.json", [[0], [1]])
-    with pytest.raises(InputError, match=r"the file s.json has 2 clients, not 3: give --clients 2"):
-        p.split({"name": "file", "file": "s.json"}, SPLIT, 3, 0, tmp_path)
+    spec, words = {"name": "file", "file": "s.json"}, "the file s.json has 2 clients, not 3"
+    refused(f"{words}: give --clients 2", p.split, spec, SPLIT, 3, 0, tmp_path)
     centred = Split(SPLIT.images, SPLIT.labels, torch.tensor([0, 1, 0, 1, 0, 1]))
     refused("has 2 clients, not 3: give --clients 2", p.split, {"name": "natural"}, centred, 3, 0)
 

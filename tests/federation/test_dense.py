@@ -11,10 +11,10 @@ from torch import nn
 from core import data, metrics
 from core.algorithms import create
 from core.data.dense import Picture, whole
-from core.errors import InputError
 from core.federation import Runtime, Schedule, Segmentation, Task, distribute, rounds, task_of
 from core.rng import Rng
 from lab import Experiment, make_task, run
+from tests.sentences import refused
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +209,8 @@ def test_clients_are_named_after_sites_only_where_they_are_sites():
 def test_what_does_not_serve_a_task_says_so(task):
     """Cropping would move images and not their masks."""
     clients = distribute(task, {"name": "natural"}, 4, 0)
-    with pytest.raises(InputError, match="FedVCK is a method for classification, but nuclei_drawn"):
-        next(rounds(create("fedvck"), task, clients, 0))
+    words = "FedVCK is a method for classification, but nuclei_drawn"
+    refused(words, next, rounds(create("fedvck"), task, clients, 0))
     settings = {"local_steps": 1, "local_augmentation": "crop_flip"}
-    with pytest.raises(InputError, match="moves images and not their masks"):
-        next(rounds(create("fedavg", settings), task, clients, 0))
+    results = rounds(create("fedavg", settings), task, clients, 0)
+    refused("moves images and not their masks", next, results)

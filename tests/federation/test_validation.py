@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from core.errors import InputError
 from core.federation import (
     Field,
     Ledger,
@@ -23,6 +22,7 @@ from core.federation.algorithm import Algorithm
 from lab import Record, schema
 from lab.running import rounds, run
 from tests.lab.small_runs import small
+from tests.sentences import refused
 
 MODEL = torch.ones(2, 3)
 FORM = (
@@ -222,8 +222,8 @@ def test_only_what_is_equal_in_value_is_a_copy(one, other):
 
 def test_a_class_that_one_byte_does_not_hold_is_refused():
     Field((None,), torch.uint8, low=0, high=255, most=6)
-    with pytest.raises(InputError, match="one byte: 257 classes are too many"):
-        Field((None,), torch.uint8, low=0, high=256, most=6)
+    more = {"low": 0, "high": 256, "most": 6}
+    refused("one byte: 257 classes are too many", Field, (None,), torch.uint8, **more)
 
 
 # whole rounds

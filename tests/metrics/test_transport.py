@@ -39,8 +39,7 @@ def test_without_pot_one_sentence_says_what_to_install(monkeypatch):
     ],
 )
 def test_sets_that_cannot_be_compared_are_refused(first, second, more):
-    with pytest.raises(InputError):
-        earth_movers_distance(first, second, *more)
+    refused(None, earth_movers_distance, first, second, *more)
 
 
 @pytest.mark.parametrize(

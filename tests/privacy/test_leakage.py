@@ -164,10 +164,9 @@ def test_copies_are_nearer_to_private_images_and_strangers_are_not(few_shuffles)
     assert abs(found.share - 0.5) < 3 * math.sqrt(0.25 / 60)
     found = nearness((strangers, labels), (private, labels), (private, labels))
     assert found.share == 0.5 and found.chance > 0.4
-    with pytest.raises(InputError, match="take as many"):
-        nearness((copies, labels), (private[:50], labels[:50]), (others, labels))
-    with pytest.raises(InputError, match="no image has a class"):
-        nearness((copies, labels + 5), (private, labels), (others, labels))
+    fewer, strange = (private[:50], labels[:50]), (copies, labels + 5)
+    refused("take as many", nearness, (copies, labels), fewer, (others, labels))
+    refused("no image has a class", nearness, strange, (private, labels), (others, labels))
 
 
 def test_images_that_are_alike_are_no_independent_tosses(few_shuffles):
