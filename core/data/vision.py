@@ -26,16 +26,11 @@ from core.files import check_plain, parsing, read_bounded
 LARGEST = 2**28
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")
 IMAGENETTE = [
-    "n01440764",
-    "n02102040",
-    "n02979186",
-    "n03000684",
-    "n03028079",
-    "n03394916",
-    "n03417042",
-    "n03425413",
-    "n03445777",
-    "n03888257",
+    f"n0{number}"
+    for number in (
+        *(1440764, 2102040, 2979186, 3000684, 3028079),
+        *(3394916, 3417042, 3425413, 3445777, 3888257),
+    )
 ]
 Arrays = dict[str, np.ndarray]
 
