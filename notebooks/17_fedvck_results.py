@@ -63,7 +63,7 @@ best = None if shown == "best" else shown
 # ```
 #
 # What these conclusions rest on: the first minus the second, in points, with the 90% interval (over paired seeds where both are
-# ours), and the paper's difference. The Dirichlet alpha of a split, which the paper calls $\beta$, stands behind the data set.
+# ours), and the paper's difference. The Dirichlet alpha of a split, which the paper calls $\beta$, follows the data set.
 
 # %%
 show(dots(conclusions("fedvck"), "difference (points), 90% interval"))
@@ -315,7 +315,6 @@ table("fedvck", "stl10", size)
 table("fedvck", "rivals", size)
 
 # %% [markdown]
-# (sec-vckr-balanced)=
 # ## Accuracy and balanced accuracy
 #
 # Where classes are uneven, a model that always names the largest has a high accuracy. *Balanced* accuracy, the mean over classes,
@@ -425,7 +424,7 @@ progress("fedvck")
 # ```
 #
 # By one and a half points: the best of nine draws of a normal distribution lies that far above its mean. A lead over
-# the best rival is a strict test, and a small negative one says little.
+# the best baseline is a strict test, and a small negative one says little.
 # ````
 
 # %% tags=["solution", "remove-cell"]

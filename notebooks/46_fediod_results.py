@@ -96,7 +96,7 @@ lead_figure("FedIOD, released script for 0.1, ten times the rates")
 #
 # ## Table 7: inception scores
 #
-# The inception score asks that each generated image be of one class, and that all classes occur. The *adapted* score takes
+# The inception score {cite:p}`inceptionscore` asks that each generated image be of one class, and that all classes occur. The *adapted* score takes
 # the clients' teachers in place of Inception. A teacher that knows few classes cannot score high, so adapted scores are
 # compared within one split only. The weights of Inception are no part of this book; their cells stay pending.
 
@@ -186,7 +186,6 @@ table("fediod", "steps", best)
 tuning_table(None, ("fediod", "tuning"), "laptop").drop(columns="mean")
 
 # %% [markdown]
-# (sec-iodr-rates)=
 # The authors' script had no tries of its own in Table 1. Here are its four, with teachers of 1,000 steps, on the same
 # held-out images (n = 1):
 

@@ -60,11 +60,6 @@ def spreads(scores: pd.DataFrame) -> dict[str, tuple[float, float]]:
     return {str(row): (of.mean(), of.std()) for row, of in scores.iterrows()}
 
 
-def hours(runs: pd.DataFrame) -> float:
-    """Mean hours of one core that a run of `table_runs` took on a CPU; nan where none did."""
-    return float(runs["record"].map(lambda one: one.core_seconds).mean()) / 3600
-
-
 def cost(paper: str, measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """What the runs behind a paper's tables took, each counted once: a row for each profile, with `runs on
     CPUs`, their `core hours`, `runs on GPUs` and their `GPU hours`. Raises InputError for an unknown paper.
@@ -260,11 +255,6 @@ def readings_beside(
         rows[cell.row] = (*mean_and_std(found), len(found), beside.value, said)
     columns = ["measured", "std", "seeds", "printed", "verdict"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-
-
-def filled(frame: pd.DataFrame, form: str = "{:.2f}", missing: str = "pending") -> pd.DataFrame:
-    """Numbers as a page shows them, with a word where there is none."""
-    return frame.map(lambda value: missing if pd.isna(value) else form.format(value))
 
 
 def bytes_by_kind(runs: Mapping[str, Record], each_round: bool = True) -> pd.DataFrame:

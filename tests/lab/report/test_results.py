@@ -18,10 +18,8 @@ from lab.report.results import (
     bytes_by_kind,
     column_curves,
     cost,
-    filled,
     gains,
     gains_by_rule,
-    hours,
     leads,
     readings_beside,
     reporting_rules,
@@ -177,7 +175,7 @@ def test_verdicts_and_gains_by_rule_hang_on_the_rounds_that_a_rule_reads():
     assert gained.loc["best", "gain"] == pytest.approx(-10.05)
 
 
-def test_hours_count_each_run_once_and_those_of_a_gpu_apart():
+def test_costs_count_each_run_once_and_those_of_a_gpu_apart():
     runs = known("fedmk", "protocol", "paper", dict.fromkeys(("FedAvg",), (0.5, 0.5, 0.5)))
     for threads, device, kept in zip(
         (1, 2, 2), ("cpu", "cpu", "cuda"), runs.values(), strict=False
@@ -185,8 +183,6 @@ def test_hours_count_each_run_once_and_those_of_a_gpu_apart():
         kept.environment = {"threads": threads, "device": device}
         kept.rounds = [row | {"seconds": {"clients": 1800.0}} for row in kept.rounds * 2]
     some = dict(list(runs.items())[:3])
-    frame = table_runs("fedmk", "protocol", ["paper"], some)
-    assert hours(frame) == pytest.approx(1.5)
     # Table 1 has the same runs
     assert cost("fedmk", some).loc["paper"].tolist() == [2, 3.0, 1, 1.0]
     assert not cost("fedmk", {}).any(axis=None)
@@ -241,13 +237,12 @@ def test_bytes_are_those_of_the_ledger():
     assert whole.loc[("up", "labels"), "one"] == 3
 
 
-def test_rows_are_summed_up_over_their_seeds_and_what_is_missing_gets_a_word():
+def test_rows_are_summed_up_over_their_seeds():
     runs = pd.DataFrame([ran("b", 0, 50), ran("b", 1, 70), ran("a", 1, 40)])
     scores = by_seed(runs)
     assert scores.index.tolist() == ["b", "a"] and scores.loc["a"].isna().tolist() == [True, False]
     found = spreads(scores)
     assert found["b"] == pytest.approx((60, 200**0.5))
     assert found["a"] == pytest.approx((40, math.nan), nan_ok=True)  # one run has no deviation
-    assert filled(scores, "{:+.1f}", "open").loc["a"].tolist() == ["open", "+40.0"]
     verdicts = pd.DataFrame({"verdict": ["pending", "undecided", "pending"]})
     assert verdict_counts(verdicts) == "2 pending, 1 undecided"
