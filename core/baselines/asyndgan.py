@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn import functional
 
 from core.checks import beta_1, number, one_of, whole
-from core.errors import InputError, unknown
+from core.errors import InputError
 from core.families import conditional
 from core.federation import (
     Algorithm,
@@ -88,8 +88,6 @@ def _root(seed: int) -> Rng:
 
 def adversarial(logits: torch.Tensor, real: bool, loss: str) -> torch.Tensor:
     """Mean loss over patches (N, 1, h, w) that should be taken for real, or for generated."""
-    if loss not in GAN_LOSSES:
-        raise unknown("adversarial loss", loss, GAN_LOSSES)
     wanted = torch.full_like(logits, float(real))
     if loss == "vanilla":
         # - log D(y|x), or - log(1 - D(y^|x))

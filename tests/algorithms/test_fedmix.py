@@ -13,6 +13,7 @@ from core.baselines.fedmix import averages, mixup_loss
 from core.federation import Client, Message
 from core.models import initialise
 from core.rng import Rng
+from lab import rounds
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits("fedmix", {"local_steps": 2, "batch_size": 16}, clients=4, rounds=3)
@@ -136,6 +137,12 @@ def test_every_image_is_in_one_average_and_none_in_too_small_a_group(
         inside = images[torch.isin(labels, row.nonzero().squeeze(1))].double().mean(0)
         assert float((mean - inside).abs().max()) <= 0.5 + 1e-5
         torch.testing.assert_close(shares, row / row.sum())
+
+
+def test_a_single_image_does_not_leave_its_client(task, clients):
+    one = attrs.evolve(clients[0], images=clients[0].images[:1], labels=clients[0].labels[:1])
+    result = next(rounds(attrs.evolve(TINY, rounds=1), task=task, clients=[one]))
+    assert result.ledger.total("up").get("averages", 0) == 0
 
 
 def test_who_was_away_is_sent_what_came_meanwhile(task):

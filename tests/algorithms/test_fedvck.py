@@ -11,7 +11,7 @@ from core import algorithms
 from core.condensation.engine import Condensation, condensed_counts
 from core.families import condensing
 from core.families.condensing import Knowledge
-from core.federation import Client, pack
+from core.federation import Client, Message, pack
 from core.rng import Rng
 from tests.algorithms.on_digits import after_rounds, last_round, on_digits, uploads_of
 
@@ -260,6 +260,25 @@ def test_without_all_and_feddm_differ_in_the_logits_and_the_disturbance_only(
     assert (images(vck) - images(disturbed)).abs().max() > 1
     assert (images(vck, 50.0) - images(dm, 50.0)).abs().max() > 1
     assert torch.equal(images(vck), images(vck, 50.0))  # features alone do not see the classifier
+
+
+def test_without_contrast_the_server_learns_as_that_of_feddm(task, clients):
+    """With equal settings of the server; the defaults differ (learning rate, decay, passes)."""
+    shared = {"server_lr": 0.01, "server_weight_decay": 0.0, "server_decay": 1.0}
+    vck, dm = (
+        fedvck(wo_lrc=True, wo_pw=True, wo_latent=True, **shared),
+        algorithms.create("feddm", FAST | shared),
+    )
+    state = vck.initialise(task, Rng(0))
+    uploads = uploads_of(vck, state, clients, Rng(3))
+    bare = {
+        id_: Message({name: upload.tensors[name] for name in ("images", "labels")})
+        for id_, upload in uploads.items()
+    }
+    ours = vck.server_update(state, uploads, Rng(4))
+    theirs = dm.server_update(dm.initialise(task, Rng(0)), bare, Rng(4))
+    for name, value in theirs.tensors.items():
+        assert torch.equal(ours.tensors[name], value)
 
 
 # bytes
