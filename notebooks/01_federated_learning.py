@@ -43,7 +43,6 @@ from core.data import partition
 from core.rng import Rng
 from lab.profiles import apply
 from lab.report import curves, lines, partition_plot, show, source, table
-from lab.report.frames import table_runs
 
 
 # %%
@@ -217,10 +216,7 @@ source(algorithms.find("fedprox").loss)
 
 # %% [markdown]
 # The server sends $u$ beside the model and a client sends back the change of its $u_k$, so a round costs twice as much.
-# The correction is the gradient of a linear term, so it is one more objective:
-
-# %%
-source(algorithms.find("scaffold").objective)
+# The correction is the gradient of a linear term.
 
 # %% [markdown] tags=["slide"]
 # **FedAvgM** {cite:p}`fedavgm` leaves the clients alone. Its server takes the averaged change $\Delta_t = w_t -
@@ -268,11 +264,6 @@ show(curves(records, title=f"{dataset}, alpha = {alpha:g}"))
 
 # %%
 table("reference", 1, shown)
-
-# %%
-runs = table_runs("reference", 1, [shown])
-for name, part in list(runs.groupby("column", sort=False))[-1:]:
-    show(curves(part["record"], title=name))
 
 # %% [markdown]
 # What is missing to *Centralized* is the price of keeping the data apart. `fedcon run --cell
@@ -397,22 +388,6 @@ assert abs(sent / bytes_per_mb - 12.2) < 0.05, (
 )
 
 # %% [markdown]
-# ```{exercise} The worth of a federation
-# :label: ex-reference-worth
-#
-# *Easy, 10 minutes.*
-#
-# When would a client rather stay alone? Think of a client with many images of two classes, tested on these two only.
-# ```
-#
-# ```{solution} ex-reference-worth
-# :class: dropdown
-#
-# Standalone is tested on all classes here, so a client that has seen two of them cannot do well. Tested on its own
-# two classes it may beat the federated model, which spends its capacity on all. The comparison depends on what the
-# client needs; personalised federated learning starts from there.
-# ```
-#
 # ```{exercise} One poisoner
 # :label: ex-robust-rules
 #

@@ -281,9 +281,6 @@ pd.DataFrame(rows).T.assign(**{"Fréchet distance": distance}).round(3)
 # $p - y$, below zero only at the label. FedAvg sends weights; of *one* local step they give the gradient, of many a
 # mixture.
 
-# %%
-source(leakage.deep_leakage)
-
 # %% [markdown]
 # The network attacked here is small and smooth, with fresh weights that are drawn large, so that the attack works well:
 # the best case for the attacker.

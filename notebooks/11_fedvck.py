@@ -331,9 +331,6 @@ same(
 # images are those of this round or of all rounds so far. Our default is this round; the authors' code keeps ten rounds.
 # [Paper and code](13_fedvck_paper_vs_released) measures this and each other difference.
 
-# %%
-source(server.update_model)
-
 # %% [markdown] tags=["slide"]
 # ## Take away
 #

@@ -299,7 +299,7 @@ def partition_plot(
         ]
     )
     (client, cls), sizes, held = np.nonzero(counts), counts.sum(1), (counts > 0).sum(1)
-    with canvas(min(2.2 + 0.55 * len(names), 12), min(1.6 + 0.34 * len(parts), 14), title) as axes:
+    with canvas(min(2.2 + 0.55 * len(names), 12), min(1.5 + 0.27 * len(parts), 14), title) as axes:
         # 300 square points for the largest cell: neighbouring dots then just touch
         areas = 300 * counts[client, cls] / max(counts.max(), 1)
         axes.scatter(cls, client, s=areas, color=style.PALETTE[0], linewidth=0)
