@@ -55,6 +55,12 @@ def check_whole(name: str, value: Any, low: int, high: int = LARGEST) -> None:
         )
 
 
+def check_kind(name: str, value: Any, kind: type) -> None:
+    """Raise InputError for what is no `kind`; `name` is what the message calls it."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} must be an instance of {kind.__name__}, not {brief(value)}")
+
+
 def plain(value: Any) -> Any:
     """A value with NumPy's numbers and arrays in it as Python's."""
     if isinstance(value, dict):

@@ -38,7 +38,7 @@ def path_of(given: str | os.PathLike[str] | None) -> Path | None:
     """A path from text or path; `~` is home. InputError where there is no such home."""
     try:
         return None if given is None else Path(given).expanduser()
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise InputError(f"{given}: {error}") from None
 
 

@@ -104,7 +104,8 @@ def records_below(folder: str | Path) -> list[Record]:
 
 def _below(given: str | Path) -> list[Path]:
     folder = path_of(given)
-    assert folder is not None
+    if folder is None:
+        raise InputError("give the folder that was given to run as --out, not None")
     if folder.is_file():
         raise InputError(f"{folder} is a file; give the folder that was given to run as --out")
     paths = sorted(folder.glob("*.json" if folder.name == ADHOC else "*/*.json"))

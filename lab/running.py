@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 
 from core import algorithms, data, federation
+from core.checks import check_kind
 from core.errors import InputError, brief, one_line
 from core.federation import Algorithm, Client, RoundResult, Runtime, Task
 from core.files import FileError, path_of
@@ -80,8 +81,10 @@ def rounds(
     they are made here. Raises FileError where the package has changed since this process began.
     """
     check_code()
+    check_kind("experiment", experiment, Experiment)
     task = task or make_task(experiment)
     algorithm = algorithm or experiment.new_algorithm()
+    federation.check_serves(algorithm, task)
     if experiment.attack:
         check_can_be_attacked(task, algorithm)
     clients = make_clients(experiment, task) if clients is None else clients
@@ -162,6 +165,7 @@ def run(
     where a file cannot be written, the package has changed since this process began, or the
     checkpoint was computed with other code, in another precision or on another kind of machine.
     """
+    check_kind("experiment", experiment, Experiment)
     path, saved = path_of(record), path_of(checkpoint)
     task = task or make_task(experiment, runtime)
     algorithm = algorithm or experiment.new_algorithm()

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from core import baselines
-from core.checks import plain
+from core.checks import check_kind, plain
 from core.errors import InputError, brief, unknown
 from core.federation import Algorithm, Schedule
 
@@ -108,14 +108,15 @@ def create(
     """An algorithm with the paper's or the released settings, and the given ones in their place. Raises
     InputError for an unknown algorithm, an unknown setting or a bad value.
     """
-    algorithm = find(name)
+    algorithm, settings = find(name), {} if settings is None else settings
+    check_kind("settings", settings, Mapping)
     base = algorithm.Settings.released() if variant == "released" else algorithm.Settings()  # type: ignore[attr-defined]
     fields = attrs.fields_dict(algorithm.Settings)
-    for key in settings or {}:
+    for key in settings:
         if key not in fields:
             how = f"; `fedcon algorithms {name}` explains each"
             raise InputError(f"{unknown(f'setting of {name}', key, fields)}{how}")
     try:
-        return algorithm(attrs.evolve(base, **plain(dict(settings or {}))), schedule)
+        return algorithm(attrs.evolve(base, **plain(dict(settings))), schedule)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from core.checks import LARGEST, check_number, check_whole, plain
+from core.checks import LARGEST, check_kind, check_number, check_whole, plain
 from core.data.dataset import Split
 from core.data.roots import data_root
 from core.errors import InputError, unknown
@@ -237,6 +237,7 @@ def split(
     to the data folder `root`. Raises InputError for anything unknown, missing or impossible, and
     when a natural partition, or one in a file, has another number of clients.
     """
+    check_kind("partition", spec, Mapping)
     (name, options), clients, seed = stated(plain(dict(spec))), plain(clients), plain(seed)
     if clients is not None:
         _whole("clients", clients, 1)

@@ -31,8 +31,8 @@ import attrs
 import torch
 from torch import nn
 
-from core.checks import shown_briefly
-from core.errors import InputError
+from core.checks import check_kind, shown_briefly
+from core.errors import InputError, brief
 from core.federation.client import Client
 from core.federation.message import Ledger, Message
 from core.federation.schedule import Schedule
@@ -80,7 +80,12 @@ class Algorithm:
 
     def __init__(self, settings: Any = None, schedule: Schedule | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
-        self.schedule = schedule or Schedule()
+        self.schedule = Schedule() if schedule is None else schedule
+        check_kind("schedule", self.schedule, Schedule)
+        if not attrs.has(type(self.settings)):
+            raise InputError(
+                f"settings must be {type(self).__name__}.Settings(...), not {brief(settings)}"
+            )
         if self.schedule.tested_by not in self.evaluators:
             raise InputError(f"tested_by must be server, not {self.schedule.tested_by}")
 

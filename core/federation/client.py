@@ -7,7 +7,7 @@ import math
 import attrs
 import torch
 
-from core.checks import shown_briefly
+from core.checks import check_kind, shown_briefly
 from core.data.partition import split as split_over_clients
 from core.errors import InputError
 from core.federation.task import Task
@@ -78,6 +78,7 @@ def distribute(
     With `train_fraction`, each keeps a random share of its part, rounded up; rows held out for
     validation are left out. A client may be empty. InputError when all are.
     """
+    check_kind("task", task, Task)
     train, device = task.dataset.train, task.runtime.device
     images, targets = train.images.to(device), train.targets.to(device)
     parts = split_over_clients(partition, train, clients, seed)

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import torch
 
+from core.checks import check_kind, check_whole, plain
 from core.data.drawn import ALWAYS_HERE
 from core.errors import Diverged, InputError
 from core.federation import checkpoint as checkpoints
@@ -68,6 +69,8 @@ def select(clients: Sequence[Client], active: int | None, rng: Rng) -> list[Clie
 
 def check_serves(algorithm: Algorithm, task: Task) -> None:
     """Raise InputError where an algorithm does not serve the task or needs more of its network."""
+    check_kind("algorithm", algorithm, Algorithm)
+    check_kind("task", task, Task)
     if task.kind not in (served := algorithm.task_kinds):
         model = "" if "classification" in served else " with the model unet"
         raise InputError(
@@ -103,6 +106,8 @@ def rounds(
     be written or has another key.
     """
     check_serves(algorithm, task)
+    check_kind("clients", clients, Sequence)
+    check_whole("seed", seed := plain(seed), 0)
     algorithm, clients = algorithm.among(clients), [client.copy() for client in clients]
     schedule, rng, key = algorithm.schedule, Rng(seed), dict(key or {})
     saved = checkpoints.restore(checkpoint, key, task, clients) if checkpoint else None

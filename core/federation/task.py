@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from core import metrics, models
-from core.checks import shown_briefly
+from core.checks import check_kind, shown_briefly
 from core.data import Dataset, Split
 from core.errors import InputError
 from core.federation.runtime import Runtime
@@ -52,6 +52,8 @@ class Task:
 
     @_template.default
     def _build_template(self) -> Classifier:
+        check_kind("dataset", self.dataset, Dataset)
+        check_kind("model_options", self.model_options, dict)
         return self._build(Rng(0))
 
     @property

@@ -39,8 +39,12 @@ def register(name: str, factory: Factory) -> None:
     """Give a network of one's own a name, under which `build`, experiments and tables take it in this
     process. Raises InputError for a name that another network has.
     """
-    if not isinstance(name, str) or not name or name in _MODELS | _DENSE:
-        raise InputError(f"a network of your own needs a name of its own, not {brief(name)}")
+    fine = isinstance(name, str) and name and name not in _MODELS | _DENSE
+    if not fine or not callable(factory):
+        raise InputError(
+            "a network of your own needs a name of its own and a class or function, not "
+            f"{brief((name, factory))}"
+        )
     _OWN[name] = factory
 
 

@@ -4,7 +4,7 @@ import attrs
 import pytest
 import torch
 
-from core import algorithms
+from core import algorithms, models
 from core.baselines.fedavg import FedAvg
 from core.condensation import matching
 from core.condensation.engine import Condensation
@@ -128,3 +128,34 @@ def test_a_record_names_what_is_ones_own(tmp_path):
     for wrong in (("linear", energy), (3, energy), ("mine", 3)):
         with pytest.raises(InputError, match="a name of its own and a function"):
             matching.register(*wrong)
+
+
+def wrong_objects():
+    """What a newcomer may give in the place of something else, by what the sentence says."""
+    digits = load("digits")
+    task = Task(digits, "convnet", {"width": 4})
+    clients, iid = distribute(task, {"name": "iid"}, 2, 0), {"name": "iid"}
+    stated = Experiment(algorithm="fedavg", dataset="digits")
+    return {
+        "dataset must be an instance of Dataset": lambda: Task("digits"),
+        "model_options must be an instance of dict": lambda: Task(digits, "convnet", 7),
+        "task must be an instance of Task, not Dataset": lambda: distribute(digits, iid, 2, 0),
+        "partition must be an instance of Mapping": lambda: distribute(task, "iid", 2, 0),
+        "algorithm must be .* Algorithm, not <class": lambda: next(rounds(Mine, task, clients, 0)),
+        "clients must be .* Sequence": lambda: next(rounds(Mine(), task, 2, 0)),
+        "seed must be a whole number": lambda: next(rounds(Mine(), task, clients, "0")),
+        "settings must be .* Mapping": lambda: algorithms.create("fedavg", FedAvg.Settings()),
+        "schedule must be .* Schedule": lambda: algorithms.create("fedavg", schedule=2),
+        r"settings must be Mine\.Settings": lambda: Mine({"lr": 0.1}),
+        "experiment must be .* Experiment": lambda: run({"algorithm": "fedavg"}),
+        "algorithm must be .* Algorithm, not 'fed": lambda: run(stated, algorithm="fedavg"),
+        "7: expected str": lambda: run(stated, record=7),
+        "name of its own and a class or function": lambda: models.register("mine", 7),
+    }
+
+
+def test_a_wrong_object_is_one_line_that_says_what_was_expected():
+    for words, call in wrong_objects().items():
+        with pytest.raises(InputError, match=words) as error:
+            call()
+        assert "\n" not in str(error.value)
