@@ -109,13 +109,24 @@ def test_available_says_what_is_there_and_what_is_no_data_set(tmp_path, monkeypa
     np.savez(tmp_path / "other.npz", weights=np.zeros(3))
     (tmp_path / "broken.npz").write_bytes(b"PK")
     (tmp_path / "odd name.npz").write_bytes(b"PK")
+    whole = (tmp_path / "mine.npz").read_bytes()
+    version = whole.index(b"PK\x01\x02") + 6  # that a program needs to read it
+    (tmp_path / "later.npz").write_bytes(whole[:version] + b"\xff" + whole[version + 1 :])
     os.mkfifo(tmp_path / "pipe.npz")
     (tmp_path / "zero.npz").symlink_to("/dev/zero")
     rows = available(tmp_path)
     present = {"digits", "nuclei_drawn", "mri_drawn", "mine", "pathmnist"}
     assert {row.name for row in rows if row.present} == present
     own = {row.name: row for row in rows if not row.sizes}
-    none = {"other.npz", "broken.npz", "odd name.npz", "pipe.npz", "zero.npz", "digits.npz"}
+    none = {
+        "later.npz",
+        "other.npz",
+        "broken.npz",
+        "odd name.npz",
+        "pipe.npz",
+        "zero.npz",
+        "digits.npz",
+    }
     assert {name for name in own if not own[name].present} == none
     assert "known here; rename your file" in own["digits.npz"].how_to_get
     refused("digits is a data set that is known here; rename", load, "digits", tmp_path)
