@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from core.data.images import ENDINGS, read_image, resized
-from core.data.pixels import eight_bits, white_level
+from core.data.pixels import as_names, eight_bits, white_level
 from core.errors import InputError, listed
 
 #: parts of a set and their folders; the first and the last are needed
@@ -63,6 +63,7 @@ def from_folders(
             )
     if len(names) < 2:
         raise InputError(f"{folder / 'train'} has fewer than two classes: nothing to tell apart")
+    as_names(names, f"{folder / 'train'}: the names of classes")
     full = {label for (_, label), paths in groups["train"].items() if paths}
     if empty := [name for name in names if name not in full]:
         raise InputError(f"{folder / 'train'} has no image of: {listed(empty)}")

@@ -95,6 +95,8 @@ def test_what_is_missing_is_said(tmp_path):
     (fine / "train" / "cat" / "0.png").write_bytes(b"no image")
     no(r"cat/0\.png cannot be read as an image", fine)
     refused("set that is converted", data.convert, "mnist", fine, tmp_path)
+    twins = painted(tmp_path / "twins", GREY, ("\u00e9", "e\u0301"))
+    refused("at least two different names", data.convert, "my_set", twins, tmp_path)
 
 
 @pytest.mark.parametrize("place", ["", "train", "train/cat", "test"])
