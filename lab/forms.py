@@ -173,10 +173,3 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not _is_mapping(data):
         raise InputError(f"{short(path)} must hold a mapping of names to values")
     return data
-
-
-def check_keys(data: Mapping[str, Any], allowed: Collection[str], where: str) -> None:
-    """Raise InputError, with the nearest right name, for a key of `data` that is not allowed."""
-    for key in data:
-        if key not in allowed:
-            raise unknown(f"key of {where}", key, allowed)

@@ -235,7 +235,7 @@ def measure(
 
 
 def measure_anew(
-    experiment: Experiment, paper: str, out: Path, runtime: Runtime, progress: bool = True
+    experiment: Experiment, paper: str, out: Path, runtime: Runtime
 ) -> tuple[Record, Path, bool]:
     """Run an experiment in a scratch folder, whatever the book has of it, as `measure`. What lies there
     counts where the same code computed it in the same way.
@@ -245,7 +245,7 @@ def measure_anew(
     def stale(record: Record) -> bool:
         return (record.code, reckoning(record.environment)) != wanted
 
-    return measure(experiment, paper, out=out, runtime=runtime, progress=progress, stale=stale)
+    return measure(experiment, paper, out=out, runtime=runtime, progress=True, stale=stale)
 
 
 def _complete(

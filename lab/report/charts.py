@@ -140,24 +140,30 @@ def scatter(
     frame: pd.DataFrame,
     x: str,
     y: str,
-    by: str = "label",
     xlabel: str = "",
     ylabel: str = "",
-    log: str = "",
     title: str = "",
 ) -> Figure:
-    """A cloud of points, in colour and mark, for each value of `by`; arguments as of `lines`."""
-    check_columns(frame, x, y, by)
+    """A cloud of points, in colour and mark, for each `label`; arguments as of `lines`."""
+    check_columns(frame, x, y, "label")
     import seaborn as sns
 
-    names = list(dict.fromkeys(frame[by]))
+    names = list(dict.fromkeys(frame["label"]))
     look = {key: of for key, of in style.series(names).items() if key != "dashes"}
     with canvas(7.2, 3.8, title) as axes:
         sns.scatterplot(
-            frame, x=x, y=y, hue=by, style=by, ax=axes, s=30, alpha=0.8, linewidth=0, **look
+            frame,
+            x=x,
+            y=y,
+            hue="label",
+            style="label",
+            ax=axes,
+            s=30,
+            alpha=0.8,
+            linewidth=0,
+            **look,
         )
         axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
-        _scale(axes, log)
         _legend(axes, 2)
     said = [
         f"{name}, {len(of)} points, "
@@ -166,7 +172,7 @@ def scatter(
             for axis in (x, y)
             if pd.api.types.is_numeric_dtype(of[axis])
         )
-        for name, of in frame.groupby(by, sort=False)
+        for name, of in frame.groupby("label", sort=False)
     ]
     return describe(
         axes, title, f"Points of {ylabel or y} against {xlabel or x}: {'; '.join(said)}."

@@ -277,16 +277,6 @@ def test_what_goes_wrong_at_a_node_stays_in_its_own_log(error, said, monkeypatch
     assert not {"/", "\\", "patient"} & set(str(told.value).split()) and str(error) in caplog.text
 
 
-def test_a_server_does_not_hear_the_names_of_a_nodes_files(tmp_path, caplog):
-    (tmp_path / "hiv_clinic.npz").write_bytes(b"")
-    (context, *_) = configured(
-        Nodes(experiment(dataset="hiv")), data=str(tmp_path)
-    ).contexts.values()
-    with pytest.raises(InputError, match="its own log says why") as said:
-        client.app(Envelope(RecordDict(), 100, "query.introduce"), context)
-    assert "hiv" not in str(said.value) and str(tmp_path) in caplog.text
-
-
 def test_a_server_gets_no_answer_that_it_must_not_have(tmp_path):
     nodes = Nodes(experiment())
     with pytest.raises(InputError, match="no remote call of fedavg named 'initialise'"):

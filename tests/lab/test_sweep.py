@@ -14,7 +14,7 @@ import torch
 
 from core.errors import InputError
 from core.files import FileError, alone
-from lab import Experiment, Record, queue
+from lab import Experiment, queue
 from lab.queue import Pending
 from lab.ray import LOSSES, Lost, Progress, perform, sweep, workers
 from lab.ray.local import Here, LocalWorkers
@@ -291,22 +291,6 @@ def test_places_that_are_none_are_refused_in_one_line(place, share, said, monkey
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=said):
         workers(place, share)
-
-
-def test_a_run_is_expected_to_take_what_other_seeds_took_in_the_middle():
-    """Seconds of one core: two threads computed for one, two and nine seconds. What a GPU took says
-    nothing of them.
-    """
-    took = [(1.0, "cpu"), (9.0, "cpu"), (2.0, "cpu"), (0.1, "cuda"), (0.1, "cuda")]
-    known = [
-        Record(
-            *(item(seed).experiment, {}, "", {"threads": 2, "device": device}, ""),
-            rounds=[{"seconds": {"all": seconds}}],
-        )
-        for seed, (seconds, device) in enumerate(took)
-    ]
-    assert list(queue._core_seconds(known).values()) == [4.0]
-    assert not queue._core_seconds(known[3:])
 
 
 @pytest.fixture

@@ -15,10 +15,6 @@ from lab.experiment import PROFILES, Experiment
 from lab.table import TableSpec, slug
 
 
-def runs(address: str, profile: str) -> list[str]:
-    return [run.id for run in TableSpec.find_cell(address, profile).experiments]
-
-
 def test_every_cell_names_a_command_that_leads_back_to_it(cells):
     for profile, step in (("laptop", 4), ("quick", 20), ("paper", 20)):
         addresses = [cell.address.lower() for cell in cells[profile]]
@@ -58,32 +54,6 @@ def test_cells_of_one_table_are_different_runs(name):
         cells = TableSpec.find(paper, number).cells("paper")
         found = [run.id for cell in cells for run in cell.experiments]
         assert len(set(found)) == len(found)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "profile"),
-    [
-        ("reference/1/FedAvg/cifar10-0.05", "fedvck/11/FedAvg/cifar10-0.05", "laptop"),
-        ("reference/1/FedProx/cifar10-0.05", "fedvck/11/FedProx/cifar10-0.05", "laptop"),
-        *(
-            (f"fedvck/rivals/{row}/cifar10-0.05", f"fedvck/ladder/{step}/cifar10-0.05", "converged")
-            for row, step in (
-                ("FedAvg", "FedAvg, three epochs"),
-                ("FedDM from real images, Adam", "FedDM from real images, Adam"),
-                ("FedVCK as released, Adam", "FedVCK as released, Adam"),
-            )
-        ),
-    ],
-)
-def test_cells_that_state_the_same_share_their_runs(one, other, profile):
-    assert runs(one, profile) == runs(other, profile)
-
-
-def test_what_cannot_be_tested_says_why(cells):
-    away = {(cell.paper, cell.table) for cell in cells["paper"] if cell.not_testable}
-    # a 0 that a set has to itself; where data cannot be had, a run asks for their file
-    assert away == {("fedmk", "7")}
-    assert TableSpec.find_cell("reference/1/FedAvg/mnist-0.05", "paper").implemented
 
 
 @pytest.mark.parametrize(

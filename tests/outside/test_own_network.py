@@ -7,7 +7,7 @@ from PIL import Image
 from torch import nn
 
 from core import algorithms, models
-from core.data import Dataset, load
+from core.data import load
 from core.errors import InputError
 from core.federation import Schedule, Task, distribute, rounds
 from core.rng import Rng
@@ -69,16 +69,6 @@ def test_any_network_trains_the_same_twice_and_leaves_the_global_generator_alone
     assert first == second and torch.equal(before, torch.get_rng_state())
     one, other = (models.build(Plain, 1, 8, 10, Rng(seed)).state_dict() for seed in (0, 1))
     assert not torch.equal(one["place"], other["place"])
-
-
-def test_a_function_and_a_network_of_a_library():
-    torchvision = pytest.importorskip("torchvision")
-    assert 0 <= accuracy("fedprox", lambda classes: Plain(1, classes), **QUICK) <= 1
-    colour = np.zeros((20, 32, 32, 3), np.uint8), np.arange(20) % 2
-    task = Task(
-        Dataset.from_arrays(colour, colour), torchvision.models.resnet18, {"num_classes": 2}
-    )
-    assert task.new_model(Rng(0)).fc.out_features == 2
 
 
 def test_methods_that_match_features_run_or_say_what_is_missing():

@@ -58,13 +58,13 @@ def execute() -> list[Path]:
     return execute_all([path for path in sources if path.suffix == ".py"], EXECUTED)
 
 
-def pages(names: Sequence[str] | None = None, root: Path = ROOT) -> list[str]:
+def pages(names: Sequence[str] | None = None) -> list[str]:
     """All pages of the table of contents in reading order, as paths without suffix; or those of these
     names, with or without their folder. Raises InputError for a name that no page has.
     """
     from sphinx_external_toc.parsing import parse_toc_yaml
 
-    every = list(parse_toc_yaml(root / "_toc.yml"))
+    every = list(parse_toc_yaml(ROOT / "_toc.yml"))
     by_name = {page.rpartition("/")[2]: page for page in every} | {page: page for page in every}
     for name in names or ():
         if name not in by_name:
@@ -72,10 +72,10 @@ def pages(names: Sequence[str] | None = None, root: Path = ROOT) -> list[str]:
     return [by_name[name] for name in names] if names else every
 
 
-def source(page: str, root: Path = ROOT) -> Path:
+def source(page: str) -> Path:
     """The file behind a page of the table of contents: Markdown, or the .py of a notebook."""
     for suffix in (".md", ".py"):
-        path = root / f"{page}{suffix}"
+        path = ROOT / f"{page}{suffix}"
         if path.is_file():
             return path
     raise InputError(f"the page {page} of _toc.yml has neither a .md nor a .py file")

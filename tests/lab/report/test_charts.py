@@ -115,7 +115,7 @@ def test_a_heat_map_says_every_difference_and_hatches_what_says_less():
     [
         lambda: charts.lines(LONG, "x", "z"),
         lambda: charts.lines(LONG[:0], "x", "y"),
-        lambda: charts.scatter(LONG, "x", "y", by="z"),
+        lambda: charts.scatter(LONG, "x", "z"),
         lambda: charts.bars({}, "x"),
         lambda: charts.bars({"lost": (np.nan, 0.0)}, "x"),
         lambda: charts.dots(LONG, "x"),

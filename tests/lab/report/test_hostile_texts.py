@@ -5,6 +5,7 @@ set's classes: a page shows it as text.
 import json
 import re
 
+import attrs
 import numpy as np
 import pandas as pd
 import pytest
@@ -25,6 +26,7 @@ from lab.report import (
 from lab.report.figures import to_html
 from lab.report.site.generated import markdown_table
 from lab.report.texts import Markdown
+from tests.lab.report import made
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;b&gt;"
 PRINTED = "paper,table,method,dataset,model,split,rounds,setting,metric,value,std,unit,better,note"
@@ -75,17 +77,9 @@ def spec(tmp_path, monkeypatch) -> TableSpec:
 
 def record(experiment: Experiment) -> Record:
     """With hostile texts where a record may have any."""
-    metrics = {"accuracy": 0.5}
-    row = {"round": 1, "metrics": metrics, "up": 0, "down": 0, "seconds": {}}
-    return Record(
-        experiment,
-        {},
-        fingerprint="0" * 64,
+    return attrs.evolve(
+        made.record(experiment, accuracy=0.5),
         environment={"device": evil("device"), "machine": evil("machine")},
-        code="0" * 12,
-        status="complete",
-        rounds=[{**row, "round": n + 1} for n in range(experiment.rounds)],
-        metrics=metrics,
         bytes={"up": {evil("kind"): 1}, "down": {}},
         notes=[evil("a record's note")],
     )
@@ -134,8 +128,8 @@ def test_texts_of_summaries(spec):
         ],
         "kind": [results.bytes_by_kind({evil("name"): next(iter(known.values()))})],
     }
-    for what, made in pages.items():
-        for page in made:
+    for what, parts in pages.items():
+        for page in parts:
             text = shown(page if isinstance(page, str) else page._repr_html_())
             assert f"{what} <script>" in text  # pandas cuts what is longer
 

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import html
-import importlib.metadata
 
-import attrs
 import pytest
 
 from lab import TableSpec
 from lab.report.status import (
     coverage,
     progress,
-    versions,
 )
 from lab.report.tables import heading
 from lab.report.verdict import VERDICTS
-from tests.lab.report import made
-
-
-def record(experiment, accuracy=0.5, seconds=30.0):
-    """One round of so many seconds and a MB each way."""
-    whole = made.record(experiment, accuracy=accuracy)
-    (first, *_) = whole.rounds
-    way = {"up": 2**20, "down": 2**20}
-    return attrs.evolve(
-        whole,
-        rounds=[first | way | {"seconds": {"clients": seconds}}],
-        bytes={name: {"models": count} for name, count in way.items()},
-    )
+from tests.lab.report.made import record
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +32,7 @@ def test_one_measured_cell_is_counted_in_its_table_only():
     cell = next(
         cell for cell in TableSpec.find("fedvck", 13).cells("paper") if cell.stand_in is None
     )
-    runs = {run.id: record(run, cell.published.value / 100) for run in cell.experiments}
+    runs = {run.id: record(run, accuracy=cell.published.value / 100) for run in cell.experiments}
     covered = coverage("fedvck", runs).set_index("table")
     assert covered.loc["13", "measured"] >= 1 and covered.loc["13", "equivalent"] >= 1
     assert (
@@ -61,9 +46,3 @@ def test_progress_shows_every_table_and_only_verdicts_that_occur():
     page = html.unescape(shown._repr_html_())
     assert "pending" in page and page.count("Table 1: ") == 1 and " equivalent" not in page
     assert all(heading(spec) in page for spec in TableSpec.of_paper("fedmk"))
-
-
-def test_versions_are_those_installed():
-    found = versions().set_index("package")["version"]
-    assert found["torch"] == importlib.metadata.version("torch")
-    assert found["Python"].count(".") == 2

@@ -88,25 +88,6 @@ def test_an_exercise_without_effort_is_named(tiny):
         classroom.exercises(tiny)
 
 
-@every
-def test_every_exercise_states_its_effort(source):
-    found = classroom.exercises(source)
-    written = source.read_text(encoding="utf-8").count("{exercise}")
-    assert len(found) == written
-    assert all(5 <= one.minutes <= 60 and one.text for one in found)
-
-
-@every
-def test_every_check_has_an_exercise_and_an_answer_before_it(source):
-    labels = {one.label for one in classroom.exercises(source)}
-    cells = notebooks.read(source).cells
-    for before, cell in itertools.pairwise(cells):
-        if "check" in notebooks.tags(cell):
-            assert cell.metadata["name"] in labels
-            assert "solution" in notebooks.tags(before)
-            assert re.search(r"assert .*?, \(?\s*\"", cell.source, re.DOTALL), "no hint"
-
-
 def test_pages_become_plain_markdown(tiny):
     cells = notebooks.read(tiny).cells
     text = "\n".join(classroom.plain(c.source) for c in cells if c.cell_type == "markdown")
@@ -178,16 +159,25 @@ PRINTED = {
 
 
 @every
-def test_a_student_notebook_holds_no_solution_and_no_directive(source):
-    """And the text of an exercise names each answer that its check asks for."""
+def test_exercises_of_a_page(source):
+    """Each states its effort. Each check has an exercise whose text names the answers that it asks for, an
+    answer before it and a hint; a student's notebook has no solution and no directive.
+    """
+    exercises = {one.label: one for one in classroom.exercises(source)}
+    assert len(exercises) == source.read_text(encoding="utf-8").count("{exercise}")
+    assert all(5 <= one.minutes <= 60 and one.text for one in exercises.values())
+    for before, cell in itertools.pairwise(notebooks.read(source).cells):
+        if "check" in notebooks.tags(cell):
+            assert "solution" in notebooks.tags(before)
+            assert re.search(r"assert .*?, \(?\s*\"", cell.source, re.DOTALL), "no hint"
     notebook = students.student(source)
     for cell in notebook.cells:
         assert "solution" not in notebooks.tags(cell)
         if cell.cell_type == "markdown":
             assert not re.search(r"\{(solution|exercise|cite:p|eq|term|doc|ref)\}", cell.source)
-    texts = {one.label: one.text for one in classroom.exercises(source)}
     for answer, check in zip(tagged(notebook, "answer"), tagged(notebook, "check"), strict=True):
-        asked = re.findall(r"`([A-Za-z_]\w*)(?:\([^`]*\))?`", texts[check.metadata["name"]])
+        text = exercises[check.metadata["name"]].text
+        asked = re.findall(r"`([A-Za-z_]\w*)(?:\([^`]*\))?`", text)
         given = re.findall(r"(?m)^(?:def )?(\w+)(?: = \.\.\.|\()", answer.source)
         assert given and set(given) <= set(asked)
 

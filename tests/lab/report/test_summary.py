@@ -12,7 +12,7 @@ from core.errors import InputError
 from lab import Experiment, Record
 from lab.__main__ import main
 from lab.profiles import apply
-from lab.report.summary import ALWAYS, MEASURED, in_columns, split_in_words, summary_frame
+from lab.report.summary import ALWAYS, MEASURED, split_in_words, summary_frame
 
 
 def record(accuracy, settings, algorithm="fedavg", status="complete", **fields):
@@ -57,18 +57,6 @@ def test_a_row_stands_for_all_seeds_of_a_setting():
     assert frame.MB.tolist() == [4, 4] and frame["core seconds"].tolist() == [3, 3]
 
 
-def test_none_and_whole_numbers_are_shown_as_they_are_set():
-    steps = (1234567, 1234568, None)
-    frame = summed_up(
-        *(record(0.5, {"local_steps": one}) for one in steps),
-        record(0.5, {"mu": 1.0}, algorithm="fedprox"),
-        against="local_steps=None",
-    )
-    shown = in_columns(frame)
-    assert all(f"{one} " in shown for one in steps)
-    assert frame[frame["local_steps"] == "None"]["pairs"].tolist() == [0]
-
-
 def test_what_is_alike_in_all_runs_of_an_algorithm_is_not_shown():
     """Another algorithm has another rate, and only it has mu: neither tells two runs apart."""
     frame = summed_up(
@@ -110,18 +98,6 @@ def test_a_default_that_is_stated_is_the_same_setting():
     frame = summed_up(record(0.5, {}), record(0.5, {"lr": 0.01}), record(0.7, {}, seed=1))
     assert frame.seeds.tolist() == [2]
     assert frame["mean"].tolist() == pytest.approx([60])
-
-
-def test_two_split_files_of_one_name_are_two_settings():
-    """Runs of two sites, each with a `split.json` in a folder of its own."""
-    frame = summed_up(
-        *(
-            record(score, {}, partition={"name": "file", "file": f"/{site}/split.json"})
-            for site, score in (("a", 0.9), ("b", 0.1))
-        )
-    )
-    assert frame["split.file"].tolist() == ["/a/split.json", "/b/split.json"]
-    assert frame["mean"].tolist() == pytest.approx([90, 10])
 
 
 def test_runs_are_compared_seed_by_seed_with_the_named_setting():

@@ -184,13 +184,6 @@ def test_rows_that_are_printed_within_the_margin_have_no_order():
     assert (found["metric"], found["methods"], found["tau"]) == ("psnr", 4, 1.0)
 
 
-def test_an_order_has_three_methods_and_the_seeds_of_all():
-    known = runs_of("FedAvg", "laptop") | runs_of("MOON", "laptop", seeds=2)
-    assert order(known) == []
-    (found,) = order(known | runs_of("FedVCK", "laptop"))
-    assert (found["methods"], found["seeds"]) == (3, 2)
-
-
 def test_a_table_that_is_no_fair_comparison_with_less_counts_for_nothing():
     known = measured("fediod", 9, lambda cell: cell.published.value, "laptop", metric="ssim")
     assert set(counted(known)["verdict"]) == {"not compared"}

@@ -6,12 +6,13 @@ import attrs
 import pytest
 
 from core.condensation import Extraction
-from lab import Record, TableSpec
+from lab import TableSpec
 from lab.profiles import Profile
 from lab.report import table_frame
 from lab.report.frames import table_runs
 from lab.report.results import reporting_rules
 from lab.report.tuning import PROFILE, TABLE, tuning_frame, tuning_table
+from tests.lab.report.made import record
 
 
 def cells():
@@ -20,18 +21,8 @@ def cells():
 
 def made_up(accuracy):
     """A record for every try, with `accuracy(row, dataset)`."""
-    return {
-        cell.experiments[0].id: Record(
-            cell.experiments[0],
-            {},
-            "",
-            {},
-            "",
-            "complete",
-            metrics={"accuracy": accuracy(cell.row, cell.experiments[0].dataset)},
-        )
-        for cell in cells()
-    }
+    runs = [(cell.experiments[0], cell.row) for cell in cells()]
+    return {run.id: record(run, accuracy=accuracy(row, run.dataset)) for run, row in runs}
 
 
 def test_every_method_has_the_same_number_of_tries_on_the_same_data():

@@ -78,15 +78,12 @@ def test_the_public_address_is_set_in_one_place():
     site = "https://somebody.github.io/book-of-fl/"
     assert url == "https://github.com/Somebody/book-of-fl"
     assert settings["html"]["baseurl"] == settings["sphinx"]["config"]["ogp_site_url"] == site
+    nobodys = pipeline.configuration(SETTINGS % pipeline.PLACEHOLDER)
+    assert "baseurl" not in nobodys["html"]
+    note = pipeline.page_text("@NO_ADDRESS_NOTE@\n", nobodys["repository"]["url"])
+    assert "no public address yet" in note
     text = pipeline.page_text("git clone @REPOSITORY@\ncd @FOLDER@\n@NO_ADDRESS_NOTE@\nend", url)
     assert text == f"git clone {url}\ncd book-of-fl\nend"
-
-
-def test_without_an_address_the_page_says_so():
-    settings = pipeline.configuration(SETTINGS % pipeline.PLACEHOLDER)
-    assert "baseurl" not in settings["html"] and "launch_buttons" not in settings
-    text = pipeline.page_text("@NO_ADDRESS_NOTE@\n", settings["repository"]["url"])
-    assert "no public address yet" in text
 
 
 def test_a_file_is_touched_only_when_its_content_changes(tmp_path):
