@@ -84,9 +84,9 @@ def rounds(
     check_kind("experiment", experiment, Experiment)
     task = task or make_task(experiment)
     algorithm = algorithm or experiment.new_algorithm()
-    federation.check_serves(algorithm, task)
     if experiment.attack:
         check_can_be_attacked(task, algorithm)
+    federation.check_serves(algorithm, task)
     clients = make_clients(experiment, task) if clients is None else clients
     key, seed, saved = _key(experiment, task, algorithm), experiment.seed, path_of(checkpoint)
     if saved and not saved.exists():  # what an attack left is of another run
