@@ -24,7 +24,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from core.checks import is_whole
 from core.errors import InputError
 from core.rng import Rng
 
@@ -41,25 +40,14 @@ INCEPTION_SIZE = 299
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def inception_score(probabilities: torch.Tensor, splits: int = 1) -> float:
-    """exp(E_x KL(p(y|x) || p(y))), from 1 (every image looks the same) to C (sharp, and all classes
-    alike).
-
-    Args:
-        probabilities: p(y|x) of any classifier, (N, C), each row summing to 1.
-        splits: the images are cut into so many parts in their order, and the mean of the parts'
-            scores is returned; Salimans et al. take 10 parts of 5,000. A part of few images scores
-            low: its score is at most their number.
-
-    Raises InputError for another shape, rows that are no probabilities, and fewer images than
-    splits.
+def inception_score(probabilities: torch.Tensor) -> float:
+    """exp(E_x KL(p(y|x) || p(y))) of a classifier's probabilities (N, C), from 1 (all images look the same)
+    to C (sharp, all classes alike). InputError for another shape, and for rows that are no probabilities.
     """
     p = _probabilities(probabilities, 2)
-    if not is_whole(splits, 1, len(p)):
-        raise InputError(
-            f"splits must be a whole number from 1 to the number of images, {len(p)}, not {splits!r}"
-        )
-    return float(torch.stack([exponential_score(part) for part in p.tensor_split(splits)]).mean())
+    # KL(p(y|x) || p(y)) = sum_y p(y|x) (log p(y|x) - log p(y)); 0 log 0 = 0
+    divergence = torch.special.xlogy(p, p) - torch.special.xlogy(p, p.mean(0, keepdim=True))
+    return float(divergence.sum(1).mean().exp())
 
 
 def adapted_inception_score(probabilities: torch.Tensor) -> float:
@@ -67,13 +55,6 @@ def adapted_inception_score(probabilities: torch.Tensor) -> float:
     (K, N, C) for the same images. InputError as `inception_score`.
     """
     return float(np.mean([inception_score(each) for each in _probabilities(probabilities, 3)]))
-
-
-def exponential_score(p: torch.Tensor) -> torch.Tensor:
-    """exp E KL(p(y|x) || p(y)) of probabilities (N, C)."""
-    # KL(p(y|x) || p(y)) = sum_y p(y|x) (log p(y|x) - log p(y)); 0 log 0 = 0
-    divergence = torch.special.xlogy(p, p) - torch.special.xlogy(p, p.mean(0, keepdim=True))
-    return divergence.sum(1).mean().exp()
 
 
 def _probabilities(values: torch.Tensor, dimensions: int) -> torch.Tensor:

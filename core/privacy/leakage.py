@@ -173,15 +173,10 @@ def search_images(
     return best, torch.tensor(history)
 
 
-def best_matches(restored: torch.Tensor, originals: torch.Tensor, span: float = 1.0) -> Matches:
-    """For every restored image (N, C, H, W) the original (M, C, H, W) with the highest peak
-    signal-to-noise ratio.
-
-    `span` is the difference between the largest and the smallest value that a pixel may have. Equal
-    images have an infinite ratio. Unrelated images have one too, of about 6 to 12 dB: compare with
-    a control.
-
-    Raises InputError for images of different shapes, or none.
+def best_matches(restored: torch.Tensor, originals: torch.Tensor) -> Matches:
+    """For every restored image (N, C, H, W) in [0, 1] the original (M, C, H, W) with the highest peak
+    signal-to-noise ratio, infinite for equal images. Unrelated ones have 6 to 12 dB: compare with a control.
+    InputError for images of different shapes, or none.
     """
     if restored.shape[1:] != originals.shape[1:] or not len(restored) or not len(originals):
         raise InputError(
@@ -189,7 +184,7 @@ def best_matches(restored: torch.Tensor, originals: torch.Tensor, span: float = 
             f"{tuple(originals.shape)}"
         )
     smallest, row = _errors(restored, originals).min(1)
-    return Matches(row, 10 * torch.log10(span**2 / smallest))
+    return Matches(row, -10 * torch.log10(smallest))
 
 
 def _errors(images: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
@@ -197,19 +192,6 @@ def _errors(images: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     first, second = (each.detach().flatten(1).double() for each in (images, others))
     far = torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
     return far.square() / first.shape[1]
-
-
-def similarity(restored: torch.Tensor, originals: torch.Tensor, span: float = 1.0) -> torch.Tensor:
-    """Structural similarity (SSIM, Wang et al. 2004) of pairs of images (N, C, H, W), (N,) float64, by
-    scikit-image with windows of 7x7 pixels; 1 for equal images.
-    """
-    from skimage.metrics import structural_similarity
-
-    pairs = zip(
-        *(each.detach().double().cpu().numpy() for each in (restored, originals)), strict=True
-    )
-    values = [structural_similarity(a, b, data_range=span, channel_axis=0) for a, b in pairs]
-    return torch.tensor(values, dtype=torch.float64)
 
 
 @attrs.frozen(eq=False)

@@ -42,12 +42,6 @@ def test_the_score_is_the_exponential_of_the_mutual_information():
     assert inception_score(torch.tensor(p)) == pytest.approx(math.exp(information), rel=1e-12)
 
 
-def test_splits_are_averaged_and_bound_the_score():
-    rows = torch.cat([torch.eye(4), torch.full((4, 4), 0.25)])
-    assert inception_score(rows, splits=2) == pytest.approx((4 + 1) / 2)
-    assert inception_score(torch.eye(10), splits=5) == pytest.approx(2.0)  # two images a part
-
-
 def test_the_adapted_score_is_the_mean_over_local_models():
     local = torch.stack([torch.eye(4), torch.full((4, 4), 0.25), torch.eye(4)[[0, 1, 0, 1]]])
     assert adapted_inception_score(local) == pytest.approx((4 + 1 + 2) / 3)
