@@ -123,9 +123,7 @@ def on_or_off(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
 
 
 def part(settings: Any, kind: type[Part], prefix: str = "", **given: Any) -> Part:
-    """Settings of another class: `given` values, then those of `settings` under a prefixed name, then
-    defaults.
-    """
+    """Settings of another class: `given` values, then prefixed ones of `settings`, then defaults."""
     names = [f.name for f in attrs.fields(kind)]  # type: ignore[arg-type]
     values = {
         name: getattr(settings, prefix + name) for name in names if hasattr(settings, prefix + name)

@@ -87,9 +87,7 @@ def take_step(loss: torch.Tensor, *optimisers: torch.optim.Optimizer) -> None:
 def batches(
     samples: int, batch_size: int, steps: int, rng: Rng, device: torch.device
 ) -> Iterator[torch.Tensor]:
-    """Index tensors of `steps` batches: pass after pass, each in a new random order; the last batch of a
-    pass holds what is left over.
-    """
+    """Index tensors of `steps` batches: passes in random orders, the last batch what is left."""
     epoch = 0
     while steps > 0:
         order = torch.randperm(samples, generator=rng.at("epoch", epoch).generator())

@@ -363,9 +363,7 @@ class FedVCK(Condensing):
         return State(task, tensors, {"round": t + 1, "contrast": state.meta["contrast"] * fade})
 
     def measures(self, state: State) -> dict[str, float]:
-        """Beside those of `Condensing`, `loss_at_<iterations>`: the clients' mean loss in the last round,
-        with `tell_loss`.
-        """
+        """Those of `Condensing`, and with `tell_loss` `loss_at_<iterations>`, the clients' mean loss."""
         steps = milestones(self.settings.iterations)
         losses = state.tensors.get("progress/loss", torch.zeros(0)).tolist()
         fell = {f"loss_at_{step}": loss for step, loss in zip(steps, losses, strict=False)}

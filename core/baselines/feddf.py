@@ -62,9 +62,7 @@ class Settings(public.PublicData, fedavg.Settings):
 
 
 class FedDF(fedavg.FedAvg):
-    """FedAvg, whose average then learns from the ensemble of the clients' models on the server's
-    unlabelled images; the traffic is FedAvg's.
-    """
+    """FedAvg, whose average learns from its clients' ensemble on unlabelled images of the server."""
 
     Settings = Settings
     task_kinds = CLASSIFICATION

@@ -89,9 +89,7 @@ class Projected(Classifier):
 
 
 class MOON(fedavg.FedAvg):
-    """FedAvg with l = l_sup + mu l_con: features stay near those of the global model and away from
-    those of the client's last one.
-    """
+    """FedAvg with l = l_sup + mu l_con: features near the global model's, far from the last own one's."""
 
     Settings = Settings
     network_parts = ("embed", "classifier.in_features", "classifier.out_features")

@@ -62,9 +62,7 @@ class Augmentation:
 
     @classmethod
     def of(cls, uniform: torch.Tensor, strategy: str, size: int) -> Augmentation:
-        """The draws of uniform numbers (K, 4) in [0, 1), also those of several generators. InputError for
-        an unknown transform.
-        """
+        """The draws of uniform numbers (K, 4) in [0, 1). InputError for an unknown transform."""
         parts = parts_of(strategy)
         which = (uniform[:, 0] * len(parts)).long().clamp(max=max(len(parts) - 1, 0))
         a, b, c = uniform[:, 1:].unbind(1)

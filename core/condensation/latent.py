@@ -19,9 +19,7 @@ from core.models.tensors import at_least_float32
 
 @attrs.frozen(eq=False)
 class LatentStatistics:
-    """Means and variances of the maps that enter each batch normalisation, per channel and group: a
-    client, or one class of one client.
-    """
+    """Means and variances of the maps that enter each batch norm, per channel and group (a client)."""
 
     #: one tensor (2, G, channels) per layer, in the network's order, float32: means, then biased
     #: variances (divided by the number of samples and positions)

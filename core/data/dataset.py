@@ -94,9 +94,7 @@ class Split:
 
 @attrs.frozen(eq=False, field_transformer=shown_briefly)
 class Dataset:
-    """A data set in memory; `val` may be empty. Equal fingerprints (`fingerprint_of`) mean equal data in
-    equal order.
-    """
+    """A data set in memory, `val` perhaps empty. Equal `fingerprint`s: equal data in equal order."""
 
     name: str
     train: Split

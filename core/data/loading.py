@@ -93,9 +93,7 @@ def load(name: str, root: str | Path | None = None) -> Dataset:
 
 
 def _in_the_way(path: Path) -> str:
-    """Return what is wrong with a file of the user's own that has the name of a known set and is not
-    part of it; "" for other files.
-    """
+    """Fault of an own file that has a known set's name and is not part of it, or ""."""
     known = _resolve(path.stem)
     if known is None or not path.is_file():
         return ""

@@ -125,9 +125,7 @@ def pathological(labels: Labels, clients: int, classes_per_client: int, seed: in
 
 
 def natural(centre: Labels | None) -> Parts:
-    """Client i holds the samples whose centre is i, perhaps none. InputError where the set does not say
-    where its samples come from.
-    """
+    """Client i holds the samples of centre i, perhaps none. InputError for a set without centres."""
     if centre is None:
         raise InputError(
             "a natural partition needs the centre of each sample, which this data set does not have"

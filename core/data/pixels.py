@@ -100,9 +100,7 @@ def column(array: np.ndarray, source: str, count: int) -> np.ndarray:
 
 
 def composed(name: object) -> str:
-    """A name in the form (Unicode NFC) in which equal names have equal letters. InputError for one that
-    cannot be printed.
-    """
+    """A name in Unicode NFC, in which equal names are equal. InputError for one that cannot be printed."""
     if not (text := str(name)).isprintable():
         raise InputError(f"names must be printable, not {brief(text)}")
     return unicodedata.normalize("NFC", text)

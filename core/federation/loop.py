@@ -24,9 +24,7 @@ from core.rng import Rng
 
 @attrs.frozen(eq=False)
 class RoundResult:
-    """Result of a round, from 1: `metrics`, empty where it was not tested; bytes of all clients `up` and
-    `down`.
-    """
+    """Result of a round, from 1: `metrics`, if tested; bytes of all clients `up` and `down`."""
 
     round: int
     metrics: dict[str, float]

@@ -12,9 +12,7 @@ from core.errors import InputError, brief, unknown
 
 
 class Classifier(nn.Module):
-    """An encoder followed by one linear layer, always named `classifier`; a subclass adds its layers and
-    `embed`.
-    """
+    """An encoder, whose `embed` a subclass adds, followed by one linear layer, `classifier`."""
 
     classifier: nn.Linear
 

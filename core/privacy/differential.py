@@ -115,9 +115,7 @@ def spent_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta
 def affordable_steps(
     epsilon: float, delta: float, noise_multiplier: float, sample_rate: float, most: int
 ) -> int:
-    """The most releases with this noise, up to `most` and perhaps 0, within (epsilon, delta). InputError
-    as `spent_epsilon`.
-    """
+    """The most releases, up to `most` and perhaps 0, within (epsilon, delta); raises as `spent_epsilon`."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

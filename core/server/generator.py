@@ -69,9 +69,7 @@ class Heads:
 
 
 def label_shares(counts: torch.Tensor) -> torch.Tensor:
-    """n_{k,c} / sum_j n_{j,c}, each model's share of a class: (K, C) float32 of counts (K, C); 0 for a
-    class without samples.
-    """
+    """n_{k,c} / sum_j n_{j,c}: (K, C) float32 of counts (K, C); 0 for a class without samples."""
     counts = counts.float()
     return counts / counts.sum(0).clamp(min=1)
 
