@@ -25,9 +25,7 @@ OWN: dict[str, type[Algorithm]] = {}
 
 
 def register(name: str, algorithm: type[Algorithm]) -> None:
-    """Give an algorithm of one's own a name, under which experiments take it in this process. Raises
-    InputError for a name of another algorithm, and for what is no class of one.
-    """
+    """Name an algorithm of one's own, in this process. InputError for a name that is taken, or no class."""
     fine = isinstance(algorithm, type) and issubclass(algorithm, Algorithm)
     if not isinstance(name, str) or not name or name in names() or not fine:
         raise InputError(

@@ -22,9 +22,7 @@ MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 def register(name: str, loss: MatchingLoss) -> None:
-    """Give a matching loss of one's own a name, which the setting `kernel` takes in this process. Raises
-    InputError for a name of another kernel, and for what is no function.
-    """
+    """Name a matching loss for the setting `kernel`, in this process. InputError for a name that is taken."""
     if not isinstance(name, str) or not name or name in KERNELS or not callable(loss):
         raise InputError(
             f"a loss of your own needs a name of its own and a function, not {brief((name, loss))}"
@@ -43,9 +41,8 @@ def kernel_or_loss(instance: Any, attribute: attrs.Attribute, value: Any) -> Non
 def matching_losses(
     kernel: str | MatchingLoss, real: torch.Tensor, condensed: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """L of every group, (G,), from real features (G, n, D), condensed ones (G, m, D) and the weights
-    (G, m) of these: the `mmd` of a kernel, or a loss of one's own. Raises InputError where that fails or
-    gives no scalar.
+    """L of every group, (G,), of real (G, n, D) and condensed (G, m, D) features, with weights (G, m) of the
+    latter: the `mmd` of a kernel, or a loss of one's own. InputError where that fails or is no scalar.
     """
     if isinstance(kernel, str) and kernel not in _OWN:
         # L = sum_c K_BB + K_SS - 2 K_BS, for every client (Eq. 3; with P_w Eq. 9)
@@ -63,9 +60,7 @@ def matching_losses(
 
 
 def is_of_means(kernel: str | MatchingLoss) -> bool:
-    """True where a loss depends on real features by their mean alone, tried on two of them: exact means
-    may then take the place of batches.
-    """
+    """True where a loss depends on real features by their mean alone, as two of them show."""
     real, condensed = torch.eye(2, 3)[None], torch.tensor([[[1.0, 3, 2], [4, 1, 5]]])
     means = real.mean(1, keepdim=True)
     first, second = (matching_losses(kernel, x, condensed, torch.ones(1, 2)) for x in (real, means))

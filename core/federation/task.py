@@ -75,9 +75,7 @@ class Task:
         return self._build(rng)
 
     def lacks(self, parts: Sequence[str]) -> list[str]:
-        """Return which attributes of these names, such as "classifier.bias", the network does not have; a
-        parameter must have this name first.
-        """
+        """Return the attributes that the network lacks, such as "classifier.bias", or has by another name."""
         named, missing = dict(self._template.named_parameters()), []
         for name in parts:
             found: Any = self._template

@@ -36,9 +36,7 @@ LARGEST = 10**9
 
 
 def register(name: str, factory: Factory) -> None:
-    """Give a network of one's own a name, under which `build`, experiments and tables take it in this
-    process. Raises InputError for a name that another network has.
-    """
+    """Name a network of one's own, in this process. InputError for a name that is taken, or no factory."""
     fine = isinstance(name, str) and name and name not in _MODELS | _DENSE
     if not fine or not callable(factory):
         raise InputError(
