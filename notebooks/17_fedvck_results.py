@@ -47,20 +47,20 @@ from lab.report.verdict import MB
 best = None if shown == "best" else shown
 
 # %% [markdown]
-# ```{admonition} Summary
-# **Scope.** [The paper](https://arxiv.org/abs/2412.18557) ([code](https://github.com/Youth-49/FedVCK_2024)). Two columns of
-# CIFAR-10 are measured with its network, data and rounds; the others at a smaller budget, or not yet.
+# ## Summary
 #
-# **Results.** With the settings of the authors' code, Adam on the images and 320 steps a round FedVCK is consistent with its
-# reported accuracy; the first column chose these settings. It leads FedAvg, but FedDM from real images leads it. Real images
-# help FedVCK as well. The claim on privacy is open: the attack hardly finds real images that are sent as they are.
-#
-# **Easy.** The bytes of Table 9 follow from the sizes of networks, images and splits.
-#
-# **Difficult.** Paper and code differ in optimiser, normalisation and initialisation, each worth many points.
-#
-# **Compute.** [Last section](#sec-vckr-cost).
-# ```
+# > **Scope.** [The paper](https://arxiv.org/abs/2412.18557) ([code](https://github.com/Youth-49/FedVCK_2024)). Two columns of
+# > CIFAR-10 are measured with its network, data and rounds; the others at a smaller budget, or not yet.
+# >
+# > **Results.** With the settings of the authors' code, Adam on the images and 320 steps a round FedVCK is consistent with its
+# > reported accuracy; the first column chose these settings. It leads FedAvg, but FedDM from real images leads it. Real images
+# > help FedVCK as well. The claim on privacy is open: the attack hardly finds real images that are sent as they are.
+# >
+# > **Easy.** The bytes of Table 9 follow from the sizes of networks, images and splits.
+# >
+# > **Difficult.** Paper and code differ in optimiser, normalisation and initialisation, each worth many points.
+# >
+# > **Compute.** [Last section](#sec-vckr-cost).
 #
 # What these conclusions rest on: the first minus the second, in points, with the 90% interval (over paired seeds where both are
 # ours), and the paper's difference. The Dirichlet alpha of a split, which the paper calls $\beta$, follows the data set.

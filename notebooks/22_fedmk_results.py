@@ -36,21 +36,21 @@ from lab.report.tuning import tuning_table
 best = None if shown == "best" else shown
 
 # %% [markdown]
-# ```{admonition} Summary
-# **Scope.** Tables 1, 3 and 4 and Figure 2 of [the paper](https://arxiv.org/abs/2209.14851), which has no public code. Data,
-# clients and rounds are the paper's; steps, rates and the network for CIFAR-10 are ours.
+# ## Summary
 #
-# **Results.** Accuracies come near the paper's, on CIFAR-10 with the network of FedGen's code. The leads do not: on MNIST
-# FedGen is ahead of FedMK after the last round, on CIFAR-100 FedMK leads by less, and FedAvg at a tuned rate is ahead of it
-# on MNIST. Which rounds are reported, and in which order a client takes its images, [matters as
-# much](28_fedmk_rules).
-#
-# **Easy.** A run takes minutes.
-#
-# **Difficult.** The paper states neither rates nor steps, and its baselines follow a program with rules of its own.
-#
-# **Compute.** [Last section](#sec-mk-cost).
-# ```
+# > **Scope.** Tables 1, 3 and 4 and Figure 2 of [the paper](https://arxiv.org/abs/2209.14851), which has no public code. Data,
+# > clients and rounds are the paper's; steps, rates and the network for CIFAR-10 are ours.
+# >
+# > **Results.** Accuracies come near the paper's, on CIFAR-10 with the network of FedGen's code. The leads do not: on MNIST
+# > FedGen is ahead of FedMK after the last round, on CIFAR-100 FedMK leads by less, and FedAvg at a tuned rate is ahead of it
+# > on MNIST. Which rounds are reported, and in which order a client takes its images, [matters as
+# > much](28_fedmk_rules).
+# >
+# > **Easy.** A run takes minutes.
+# >
+# > **Difficult.** The paper states neither rates nor steps, and its baselines follow a program with rules of its own.
+# >
+# > **Compute.** [Last section](#sec-mk-cost).
 #
 # What these conclusions rest on: the first minus the second, in points, with the 90% interval (over paired seeds where both are
 # ours), and the paper's difference where it reports both. The Dirichlet alpha is 0.5.

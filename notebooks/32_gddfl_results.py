@@ -40,21 +40,21 @@ from lab.report.verdict import MB
 best = None if shown == "best" else shown
 
 # %% [markdown]
-# ```{admonition} Summary
-# **Scope.** Table 1 of [the paper](https://doi.org/10.1007/978-3-031-47401-9_2) ([code](https://github.com/Yearsflow/GDD-FL)).
-# Its data, ISIC 2020, are not at hand. HAM10000 (skin lesions) and BreastMNIST are substitute data sets, at a laptop's budget:
-# they test the order of methods, and no number.
+# ## Summary
 #
-# **Results.** With one image of a class from each client GDD-FL leads as many random real images; with ten it is behind
-# them. FedAvg, behind it in the paper, leads it in both cases.
-#
-# **Easy.** One round: the reported megabytes follow from the size of the images.
-#
-# **Difficult.** The paper does not say how precision and recall are averaged, and has the two statistics of its Eq. 2
-# swapped.
-#
-# **Compute.** [Last section](#sec-gdd-cost).
-# ```
+# > **Scope.** Table 1 of [the paper](https://doi.org/10.1007/978-3-031-47401-9_2) ([code](https://github.com/Yearsflow/GDD-FL)).
+# > Its data, ISIC 2020, are not at hand. HAM10000 (skin lesions) and BreastMNIST are substitute data sets, at a laptop's budget:
+# > they test the order of methods, and no number.
+# >
+# > **Results.** With one image of a class from each client GDD-FL leads as many random real images; with ten it is behind
+# > them. FedAvg, behind it in the paper, leads it in both cases.
+# >
+# > **Easy.** One round: the reported megabytes follow from the size of the images.
+# >
+# > **Difficult.** The paper does not say how precision and recall are averaged, and has the two statistics of its Eq. 2
+# > swapped.
+# >
+# > **Compute.** [Last section](#sec-gdd-cost).
 #
 # What these conclusions rest on: the first minus the second on HAM10000 at a Dirichlet alpha of 1, in points of AUC, with the
 # 90% interval over paired seeds, and the paper's difference on its own data.

@@ -38,19 +38,19 @@ from lab.report.tuning import tuning_table
 best = None if shown == "best" else shown
 
 # %% [markdown]
-# ```{admonition} Summary
-# **Scope.** Tables 1 and 7 of [the paper](https://arxiv.org/abs/2312.14478) ([code](https://github.com/lsl001006/FedIOD)), at a
-# laptop's budget: smaller networks and a small part of the steps. So no reported number is tested, only the order of methods.
+# ## Summary
 #
-# **Results.** As described, FedIOD hardly learns at this budget. The authors' script does, with ten times its rates and
-# teachers that train for longer: on MNIST it then leads FedKD, which has public images.
-#
-# **Easy.** Losses and weights follow from the paper's equations.
-#
-# **Difficult.** Paper and script differ in losses, rates and networks; the reported rates are made for hundreds of epochs.
-#
-# **Compute.** [Last section](#sec-iodr-cost).
-# ```
+# > **Scope.** Tables 1 and 7 of [the paper](https://arxiv.org/abs/2312.14478) ([code](https://github.com/lsl001006/FedIOD)), at a
+# > laptop's budget: smaller networks and a small part of the steps. So no reported number is tested, only the order of methods.
+# >
+# > **Results.** As described, FedIOD hardly learns at this budget. The authors' script does, with ten times its rates and
+# > teachers that train for longer: on MNIST it then leads FedKD, which has public images.
+# >
+# > **Easy.** Losses and weights follow from the paper's equations.
+# >
+# > **Difficult.** Paper and script differ in losses, rates and networks; the reported rates are made for hundreds of epochs.
+# >
+# > **Compute.** [Last section](#sec-iodr-cost).
 #
 # What these conclusions rest on: the first minus the second, in points of accuracy, with the 90% interval over paired seeds.
 
