@@ -23,28 +23,22 @@ run -> --algorithm
 run --algorithm fedavg --profile laptop -> --dataset
 run --algorithm fedavgg --dataset digits -> did you mean 'fedavg'
 run --algorithm fedavg --dataset cifar11 -> cifar10
-run --algorithm fedavg --dataset MNIST -> 'mnist'
 run --algorithm fedavg --dataset svhn -> svhn
 run --algorithm fedprox --dataset digits --set mu=-1 -> mu
 run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
 --algorithm fedavg --algorithm moon -> --algorithm is given more than once
 --alpha 0 -> alpha
---alpha -1 -> alpha
 --alpha nan -> --alpha
 --alpha small -> --alpha
 --alpha 1 --partition iid -> --alpha belongs to the dirichlet partition
 --alpha 2 --partition dirichlet,alpha=1 -> alpha is stated twice
---clients 0 -> clients
 --clients 100000 -> clients
 --clients 3 --active 4 -> active
---active 0 -> active
 --rounds 0 -> rounds
---rounds -3 -> rounds
 --rounds 2.5 -> --rounds
 --seed -1 -> seed
 --seed x -> (see fedcon run --help)
 --profile desktop -> laptop
---profile '' -> profile
 --variant leaked -> released
 --model convnext -> convnet
 --model unet -> take convnet
@@ -52,23 +46,16 @@ run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
 --model-set width=0 -> width
 --model-set width=1000000000 -> width
 --model-set width=60000 -> too large
---model-set depth=1000000000 -> depth
 --model-set width=8 --model-set width=4 -> 'width' is set twice
 --model-set name=x -> name
---model-set classes=3 -> classes
---model-set rng=3 -> rng
 --set learning_rate=1 -> `fedcon algorithms fedavg` explains each
 --set rounds=3 -> rounds is none of fedavg's settings: give it as --rounds 3
 --set lr=0 -> lr
---set lr=Infinity -> lr
 --set lr -> NAME=VALUE
---set =3 -> NAME=VALUE
 --set lr=1 --set lr=2 -> 'lr' is set twice
 --set refused=never -> refused
 --partition dirichlett -> dirichlet
 --partition dirichlet -> --alpha 0.1
---partition iid,alfa=3 -> alfa
---partition pathological,classes_per_client=11 -> classes
 --partition natural -> centre
 --partition nowhere.json -> no split file nowhere.json, in the working folder
 --partition /no/where.json -> there is no split file /no/where.json
@@ -78,7 +65,6 @@ run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
 --device gpu -> --device cuda
 --device cpu:x -> cpu:x
 --device cuda:99 -> CUDA
---device '' -> device
 --precision int8 -> bfloat16
 --out FILE -> is a file, not a folder
 --out FILE/x -> --out FILE/x cannot be written
@@ -88,8 +74,6 @@ run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
 run --cell fedvck/3/fedavgg/pathmnist -> fedvck/3
 run --cell fedvck -> PAPER/TABLE/ROW/COLUMN
 run --pending --minutes 0 -> minutes
-run --pending --minutes nan -> minutes
-run --pending --profile '' -> profile
 run --pending --seed 1 -> --seed
 run --pending --gpus-per-run 0.5 -> --on ray
 run --pending --profile quick --out FILE/x -> --out FILE/x cannot be written
@@ -98,23 +82,19 @@ table fedvck/99 -> 99
 table fedmk/1/FedAvg/mnist-0.5 -> fedcon table fedmk/1` shows
 table fedmk --profile laptop -> need a table
 table fedvck/3 --profile huge -> laptop
-table fedvck/3 --profile '' -> profile
 algorithms FedIOD -> did you mean 'fediod'
 pending --only fedmk/99 -> fedmk/99
 pending --only fednova -> no paper, table, cell or algorithm
-pending --profile huge -> laptop
 pending --limit -1 -> --limit
 explain -> cell
 explain fedvck/3 -> PAPER/TABLE/ROW/COLUMN
 explain fedvck/3/fedavgg/pathmnist-0.05 -> FedAvg
-explain fedvck/3/fedavg/pathmnist-0.05 --profile huge -> laptop
 notebook notebooks/77_nothing.py -> 77_nothing
 notebook 11_fedvck -p alpha --out x.ipynb -> -p alpha lacks a value
 notebook 00_quickstart -p alhpa 1 -> alhpa
 notebook 00_quickstart -p rounds many -> rounds
 data fetch -> get
 data get -> get
-data get cifar11 -> cifar10
 data convert brats2018 -> convert NAME FOLDER
 data convert brats2019 . -> brats2018
 data convert brats2018 nowhere -> no folder nowhere
@@ -136,12 +116,12 @@ LONG = {
     **{
         f"{option} {text}": option.strip("-")
         for option in ("--rounds", "--clients", "--active", "--seed", "--alpha")
-        for text in ("9" * 400, "9" * 5000, "-" * 400)
+        for text in ("9" * 5000, "-" * 400)
         if (option, text[0]) != ("--alpha", "-")
     },
     **{
         f"--set lr={text}": "lr"
-        for text in ("9" * 400, "9" * 5000, "[" * 10**5, "'{\"a\":'" * 50_000, "x" * 10**5)
+        for text in ("9" * 5000, "[" * 10**5, "'{\"a\":'" * 50_000, "x" * 10**5)
     },
     f"--set local_steps={'9' * 400}": "local_steps",
     f"--model-set width={'9' * 5000}": "width",

@@ -259,10 +259,7 @@ def test_without_flower_one_line_says_what_to_install(monkeypatch):
     "said",
     [
         None,
-        {"client": [0], "samples": 3},
-        {"client": 0},
         {"client": 0, "samples": "5"},
-        {"client": 0, "samples": 0.5},
         {"client": 0, "samples": -5},
         {"client": 7, "samples": 3},
         {"client": 0, "samples": 3, "names": ["Ann"]},

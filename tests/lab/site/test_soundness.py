@@ -38,7 +38,6 @@ def test_a_sound_page_has_no_problems(site, chromium, served):
     ("body", "said"),
     [
         ('<img src="p.png">', "no alt text"),
-        ('<img src="p.png" alt=" ">', "no alt text"),
         ('<img src="p.png" alt="../_images/0a1b.png">', "no alt text"),
         ("<p class='core-figure'><svg aria-label=' '></svg></p>", "no aria-label"),
         ("<a href='gone.html'>x</a>", "leads nowhere"),
@@ -46,13 +45,9 @@ def test_a_sound_page_has_no_problems(site, chromium, served):
         ("<a href='#gone'>x</a>", "names a place"),
         ("<a href='../../elsewhere.html'>x</a>", "leaves the site"),
         ("<img src='gone.png' alt='A curve that rises'>", "leads nowhere"),
-        ("<script src='gone.js'></script>", "leads nowhere"),
         ("<script src='https://cdn.example.org/x.js'></script>", "another server"),
-        ("<script src='//cdn.example.org/x.js'></script>", "another server"),
         ("<link rel='stylesheet' href='https://fonts.example.org/x.css'>", "another server"),
-        ("<link rel='preconnect' href='https://fonts.example.org'>", "another server"),
         ("<img src='https://example.org/a.png' alt='A curve that rises'>", "another server"),
-        ("<iframe src='https://example.org/video'></iframe>", "another server"),
         ("<style>@import 'https://example.org/x.css';</style>", "another server"),
         ("<style>a { src: url('https://example.org/x.woff') }</style>", "another server"),
         (
