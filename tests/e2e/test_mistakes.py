@@ -121,12 +121,12 @@ LONG = {
     },
     **{
         f"--set lr={text}": "lr"
-        for text in ("9" * 5000, "[" * 10**5, "'{\"a\":'" * 50_000, "x" * 10**5)
+        for text in ("9" * 5000, "[" * 10**4, "'{\"a\":'" * 5_000, "x" * 10**4)
     },
     f"--set local_steps={'9' * 400}": "local_steps",
     f"--model-set width={'9' * 5000}": "width",
-    f"run --algorithm {'x' * 10**5} --dataset digits": "algorithm",
-    f"run --algorithm fedavg --dataset {'x' * 10**5}": "data set",
+    f"run --algorithm {'x' * 10**4} --dataset digits": "algorithm",
+    f"run --algorithm fedavg --dataset {'x' * 10**4}": "data set",
 }
 TABLE = dict(line.split(" -> ") for line in CASES.strip().splitlines())
 

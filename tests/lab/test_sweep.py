@@ -96,7 +96,7 @@ def when(ready, act) -> threading.Thread:
 
 @pytest.mark.timeout(300)
 def test_a_run_whose_worker_is_killed_goes_on_from_its_last_round(tmp_path):
-    one, where, before = item(0, rounds=6, settings={"local_steps": 60}), workers("local:1"), []
+    one, where, before = item(0, rounds=6, settings={"local_steps": 20}), workers("local:1"), []
     path, _ = queue.places(one.experiment, "adhoc", tmp_path / "sweep")
 
     def kill() -> None:
