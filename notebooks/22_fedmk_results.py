@@ -202,12 +202,6 @@ tried.groupby("row")["accuracy"].agg(["mean", "std"]).sort_values(
 ).round(1)
 
 # %% [markdown]
-# And two inner steps on 100 images each in place of one on 64, again on held-out images:
-
-# %% tags=["hide-output"]
-table("fedmk", "steps", best)
-
-# %% [markdown]
 # ## The main claims
 #
 # Judged by paired differences over seeds; [claims and status](90_status) has all claims.

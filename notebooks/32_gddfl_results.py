@@ -304,7 +304,6 @@ progress("gddfl")
 #
 # - As many random real images cost as much to send: a method of condensation has to lead them.
 # - The measures of a run belong to one table of hits and false alarms: test them against each other.
-# - With few positives, means weighted by class size say little; AUC does.
 #
 # ## Exercises
 #
@@ -384,24 +383,4 @@ progress("gddfl")
 # ```
 #
 # At about 1.5% positives, a little fewer than ISIC 2020 has.
-# ````
-#
-# ```{exercise} Which averaging?
-# :label: ex-gdd-averaging
-#
-# *Medium, 20 minutes.*
-#
-# The row R.S.@100 fits no weighted mean. Which averaging does fit its precision, recall and AUC?
-# ```
-#
-# ````{solution} ex-gdd-averaging
-# :class: dropdown
-#
-# ```python
-# row = reported.loc["R.S.@100"].iloc[0]
-# {name: (fits(share, row), nearest(share, row.precision, row.recall)) for name, share in shares.items()}
-# ```
-#
-# Only the mean of both classes alike. Is it likely? It needs about a third of the melanomas with only a handful of false
-# alarms, from 200 training images. A test set with more melanomas could be behind this row as well; the paper does not say.
 # ````

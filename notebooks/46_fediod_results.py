@@ -159,12 +159,6 @@ show(dots(gained, "gain from 100 to 1,000 steps of the teachers (points)"))
 table("fediod", "ladder", best)
 
 # %% [markdown]
-# More steps of stage two were planned as well; most of these runs are pending:
-
-# %% tags=["hide-output"]
-table("fediod", "steps", best)
-
-# %% [markdown]
 # ## What we chose
 #
 # | the paper leaves open | here | setting |
@@ -218,7 +212,6 @@ progress("fediod")
 #
 # - Test the ensemble before you blame the student: no question brings to light what no teacher knows.
 # - A loss that is small on generated images need not be small on real ones.
-# - A budget belongs to a number: here a failure says nothing yet about the method at the paper's budget.
 #
 # ## Exercises
 #

@@ -84,18 +84,14 @@ show(lines(long, "true gap", "share", ylabel="share of experiments"))
 # all deviations and numbers of seeds (percent), for a paper with its deviation and without:
 
 # %%
-apart, within = shares["true gap"] >= 2, shares["true gap"] == 0
-wrong = pd.DataFrame(
-    {
-        "different, no gap": shares[within]
-        .groupby("with its deviation")["different"]
-        .max(),
-        "equivalent, gap of a margin or more": shares[apart]
-        .groupby("with its deviation")["equivalent"]
-        .max(),
-    }
-)
-(100 * wrong).round(1)
+different = shares[shares["true gap"] == 0]
+equal = shares[shares["true gap"] >= 2]
+by = "with its deviation"
+wrong = {
+    "different, no gap": different.groupby(by)["different"].max(),
+    "equivalent, a margin or more": equal.groupby(by)["equivalent"].max(),
+}
+(100 * pd.DataFrame(wrong)).round(1)
 
 # %% [markdown]
 # So a single verdict is no proof, and of many some are false: [claims and status](90_status) counts them. No paper says whether
@@ -269,25 +265,6 @@ assert abs(standard_error / spread - 1) < 0.05, (
 #
 # The next try lies beyond the edge, as far from it as the grid's values lie from each other; every other method gets one
 # more try, too, beyond its own edge or between its two best values. One stops where the chosen values lie inside, or
-# where the tries that were agreed on before are used up. Most methods of this page lie at an edge: a grid of two values
+# where the tries that were agreed on before are used up. Most methods of this book lie at an edge: a grid of two values
 # has nothing else.
-# ```
-#
-# ```{exercise} A claim of your own
-# :label: ex-verdicts-own
-#
-# *Hard, 45 minutes.*
-#
-# Add a claim to `book/claims/fedmk.yaml`: with class-balanced weights FedMK has a smaller spread over seeds than with
-# dynamic ones. Which of the ways to judge fits it, and what is missing?
-# ```
-#
-# ```{solution} ex-verdicts-own
-# :class: dropdown
-#
-# None fits as it is: `ahead` compares means, not spreads. The values are there (`values` of the two rows, Table 6), so
-# a ratio of variances with its F interval would do, a little too wide because the runs share seeds. The ends of its 90%
-# interval lie a factor below and above the ratio, the 95% quantile of F, which depends on the seeds alone: 19 with three
-# of each row, 6.4 with five, 3.2 with ten. Unless the measured ratio is further from 1 than that, the honest entry is
-# `open`, with the number of seeds that it needs.
 # ```
