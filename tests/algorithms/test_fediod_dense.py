@@ -59,7 +59,7 @@ RELEASED = {"confidence": 0.0, "uniqueness": 1.5, "uniqueness_form": "released",
         (on_nuclei, RELEASED),
         (on_heads, {"uniqueness": 3.0}),
     ],
-    ids=str,
+    ids=["importance", "perceptual", "released", "heads"],
 )
 def test_the_messages_carry_the_gradients_of_the_objective_of_pixels(drawn, settings):
     """Eq. 2 to 10 pixel by pixel, judges that see an image beside its label map, and the perceptual

@@ -6,11 +6,19 @@ import torch
 
 from core import models
 from core.baselines.fedavg import FedAvg
-from core.federation import Client, LocalTraining, OutputObjective, Runtime, Schedule, train
+from core.data import Dataset, Split
+from core.federation import (
+    Client,
+    LocalTraining,
+    OutputObjective,
+    Runtime,
+    Schedule,
+    Task,
+    train,
+)
 from core.federation.stacked_training import Learner, clients_at_once, train_stacked
 from core.models import blocks
 from core.rng import Rng
-from runs import random_task
 
 #: samples of each client: passes end at different steps, and one client never has a whole batch
 SAMPLES = (40, 33, 64, 7)
@@ -19,7 +27,11 @@ SAMPLES = (40, 33, 64, 7)
 def small_task(model="lenet", precision="float32", size=12):
     options = {} if model == "lenet" else {"width": 4}
     runtime = Runtime.choose("cpu", precision)
-    return random_task(runtime, sum(SAMPLES), 1, size, model=model, model_options=options)
+    count = sum(SAMPLES)
+    images = torch.randint(0, 256, (count, 1, size, size), generator=Rng(0).generator())
+    split = Split(images.byte(), torch.arange(count) % 5)
+    dataset = Dataset("random", split, split, split, tuple("abcde"), (0.5,), (0.5,), fingerprint="")
+    return Task(dataset, model, options, runtime)
 
 
 def parts(task):
