@@ -132,7 +132,7 @@ sent.rename_axis("bytes of the whole run")
 # ## Take away
 #
 # - A federated run is a loop of rounds: send, train, send back, combine.
-# - Unequal clients (small `alpha`) make it slow and rough; [the next page](01_federated_learning) measures why.
+# - Unequal clients (small `alpha`) make it slow and rough; [Federated learning](01_federated_learning) measures why.
 # - The ledger counts what travels. The methods of this book send images or answers in place of models, which can be less
 #   or far more.
 #
@@ -150,5 +150,5 @@ sent.rename_axis("bytes of the whole run")
 #
 # With nearly equal clients the averaged model is there a round or a few earlier, stays, and ends far higher; with
 # unequal ones it can fall back. Try other seeds too, for one run is one draw of clients. Clients that are alike pull
-# the model in more similar directions, which [the next page](01_federated_learning) measures, so averaging loses less.
+# the model in more similar directions, which [Federated learning](01_federated_learning) measures, so averaging loses less.
 # ```

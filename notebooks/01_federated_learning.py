@@ -219,12 +219,12 @@ source(algorithms.find("fedprox").loss)
 # The correction is the gradient of a linear term.
 
 # %% [markdown] tags=["slide"]
-# **FedAvgM** {cite:p}`fedavgm` leaves the clients alone. Its server takes the averaged change $\Delta_t = w_t -
-# \sum_k \frac{n_k}{N} w^k_{t+1}$ as a gradient and follows it with momentum, so that what differs from round to round
-# cancels (the paper writes $\beta$ for $m$):
+# **FedAvgM** {cite:p}`fedavgm` leaves the clients alone. Its server follows the averaged change $\Delta_t =
+# \sum_k \frac{n_k}{N} w^k_{t+1} - w_t$ with momentum, so that what differs from round to round cancels (the paper turns
+# the sign and writes $\beta$ for $m$):
 #
 # $$
-# v_{t+1} = m \, v_t + \Delta_t, \qquad w_{t+1} = w_t - v_{t+1}.
+# v_{t+1} = m \, v_t + \Delta_t, \qquad w_{t+1} = w_t + v_{t+1}.
 # $$ (eq:fl-momentum)
 
 # %% [markdown]

@@ -5,11 +5,11 @@
 # *Time:* under a minute on two CPU cores. *Data:* scikit-learn's digits.
 #
 # No image leaves a client, and yet what is sent depends on it. The attacker here is a server that follows the protocol
-# and is curious. You will see three attacks, each with its control:
+# and is curious. You will see three attacks, and what each is compared with:
 #
-# - *membership*: was this image in the client's data (LiRA {cite:p}`lira`)? The control is chance;
-# - *copies*: do condensed images show private ones? The control are images that played no part;
-# - *deep leakage*: which image has this gradient {cite:p}`dlg`?
+# - *membership*: was this image in the client's data (LiRA {cite:p}`lira`)? Compared with chance.
+# - *copies*: do condensed images show private ones? Compared with images that played no part, and with noisy copies.
+# - *deep leakage*: which image has this gradient {cite:p}`dlg`? Compared with the gradient on a condensed image.
 #
 # The papers' tables are compared in [FedVCK's results](17_fedvck_results) and [FedIOD's](43_fediod_privacy).
 

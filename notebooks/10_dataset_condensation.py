@@ -87,7 +87,7 @@ f"accuracy of the encoder: {task.evaluate(encoder)['accuracy']:.1%}"
 # ## What is matched
 #
 # For a class $c$ let $B_c$ be real images and $S_c$ condensed ones. The distance between their features is the
-# squared *maximum mean discrepancy* (FedVCK, Eq. 3),
+# squared *maximum mean discrepancy* (Eq. 3; such numbers are those of FedVCK's paper),
 #
 # $$
 # \begin{aligned}
@@ -103,11 +103,11 @@ f"accuracy of the encoder: {task.evaluate(encoder)['accuracy']:.1%}"
 #
 # $$
 # L_\text{cond} = \sum_{c} \Bigl\lVert \frac{1}{|B_c|} \sum_{x \in B_c} \psi_\theta(x)
-# - \frac{1}{|S_c|} \sum_{s \in S_c} \psi_\theta(s) \Bigr\rVert^2 ,
+# - \frac{1}{|S_c|} \sum_{s \in S_c} \psi_\theta(s) \Bigr\rVert^2 .
 # $$ (eq:dc-means)
 
 # %% [markdown]
-# and is computed as such. Both forms give the same number:
+# It is computed as such. Both forms give the same number:
 
 # %%
 x, y = (
@@ -229,7 +229,7 @@ show(lines(frame, "layer", "gap", title="Layer means, condensed and real"))
 # ## The wire
 
 # %% [markdown] tags=["slide"]
-# FedVCK counts one byte a pixel. So what is sent is the nearest of 256 grey levels, from black to white:
+# FedVCK counts one byte a pixel. So what is sent is the nearest of 256 grey levels, from black to white.
 
 # %%
 source(to_wire)
@@ -296,8 +296,8 @@ show(
 #
 # *Easy, 15 minutes.*
 #
-# Start from real images, and from means of five (`kind="real"` and `kind="real_average"`). Why does FedVCK do
-# neither?
+# Give `condensed(*client, kind=..., **plan)` the kinds `"real"` and `"real_average"`, means of five real images, and
+# score what it returns by `learned(task, pictures, targets, 40, rng)`. Why does FedVCK take neither start?
 # ```
 #
 # ````{solution} ex-dc-start
@@ -319,8 +319,10 @@ show(
 # *Medium, 10 minutes.*
 #
 # The energy distance of two samples is $2 E|x - s| - E|x - x'| - E|s - s'|$. Write it as `energy(real, condensed,
-# weights)` of the features of one class, (n, D) and (m, D), where an image has the weight 1 and what only fills the
-# array 0. Then condense by it. Why not with exact means? (To be checked: `energy`.)
+# weights)`: real features (n, D) and condensed ones (m, D) of one class, and weights (m,), 1 for an image and 0 for a row
+# that only fills the array. Then condense by it: `condensed(*client, **plan | {"kernel": energy, "estimator":
+# "feature_bank"})`, which stores the features of the real images. Why does `estimator="expectation"` not do? (To be
+# checked: `energy`.)
 # ```
 #
 # ````{solution} ex-dc-energy

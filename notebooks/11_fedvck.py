@@ -17,7 +17,8 @@
 # A round of FedVCK. Grey goes down, green goes up, red stays.
 # ```
 #
-# Each step of a round is computed here in a few lines and compared with `core`. Whether the paper's numbers hold is the
+# Each step of a round is computed here in a few lines and compared with `core`. "Eq. 7" is an equation of the paper,
+# "(11.1)" one of this page. Whether the paper's numbers hold is the
 # subject of the [results](17_fedvck_results). The run is small (`SMALL` in `lab.report.lesson`); condensed images go on
 # from the last round (`warm_start`) and are sent as 32-bit numbers (`wire`). `rounds` must be at least 2, because a
 # client compares the models of two rounds.
@@ -107,7 +108,8 @@ run.per_round().round({"accuracy (%)": 1, "up (MB)": 3, "down (MB)": 3})
 # $$ (eq:vck-error)
 
 # %% [markdown]
-# A model that has learned from few images can be very wrong on some of them. Blending two models is meant to make such
+# $M_t(x)$ are here the probabilities of $M_t$, and $\lambda$ is the share of the newer model; in its first round a client
+# takes $M_t$ for both. A model that has learned from few images can be very wrong on some of them. Blending two models is meant to make such
 # errors less extreme.
 
 # %%
@@ -150,7 +152,7 @@ same(P, condensation.selection_probabilities(w, group, groups))
 
 # %% [markdown]
 # An image that the model knows perfectly still has a third to a half of the weight of one that it gets quite wrong, so
-# the selection stays close to uniform. The first exercise asks for the limit. The authors' code takes a softmax of the
+# the selection stays close to uniform. The larger the setting $b$, the less an image without error weighs. The first exercise asks for the limit. The authors' code takes a softmax of the
 # weights in place of their share, which is closer still.
 
 # %% [markdown]
@@ -159,7 +161,10 @@ same(P, condensation.selection_probabilities(w, group, groups))
 # %% [markdown] tags=["slide"]
 # In the condensation loss {eq}`eq:dc-mmd` batches drawn by $P_w$ take the place of uniform ones (Eq. 9), so the real
 # side is an expectation weighted by $P_w$ (Eq. 10). Condensed images are normalised with the statistics of the real
-# ones: these are the latent constraints {eq}`eq:dc-latent`. All that a client does:
+# ones: these are the latent constraints {eq}`eq:dc-latent`.
+
+# %% [markdown]
+# All that a client does:
 
 # %%
 source(find("fedvck").condense)
@@ -213,8 +218,8 @@ held = is_class.sum(0)
 same(prototypes, is_class.T @ logits / held.clamp(min=1)[:, None])
 
 # %% [markdown] tags=["slide"]
-# The $K$ classes other than $c$ with the largest logits on images of class $c$ are its *hard negatives* (Eq. 13). We
-# look at three; the run takes `negatives` of them.
+# The classes other than $c$ with the largest logits on images of class $c$ are its *hard negatives* (Eq. 13; there $K$ is
+# their number, not that of clients). We look at three, `k` in the code; the run takes `negatives` of them.
 #
 # $$
 # \mathrm{HN}(c) = \operatorname*{arg\,topK}_{j \ne c} \; \mathbf{p}_c[j] .

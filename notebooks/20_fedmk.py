@@ -19,7 +19,7 @@
 # A round of FedMK. Grey goes down, green goes up, red stays.
 # ```
 #
-# Each equation is computed here in a few lines and compared with `core`. Which of the paper's numbers hold is the
+# Each equation is computed here in a few lines and compared with `core`. "Eq. 7" is an equation of the paper. Which of the paper's numbers hold is the
 # subject of the [results](22_fedmk_results). The paper states no learning rate and no number of steps; those of this
 # small run (`SMALL` in `lab.report.lesson`) were chosen by looking at a handful of runs on digits. `rounds` must be at
 # least 2: nobody has images to share in the first.
@@ -122,7 +122,8 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # ## The client: two levels
 
 # %% [markdown] tags=["slide"]
-# Let $\mathcal{D}^c$ be the client's data and $\hat{\mathcal{D}}^c$ its condensed images. It looks for (Eq. 4)
+# Let $\mathcal{D}^c$ be the client's $N^c$ samples, $\hat{\mathcal{D}}^c$ its condensed images, and $\mathcal{L}^c(\mathbf{w},
+# \mathcal{D})$ the mean loss of $\mathbf{w}$ on a set $\mathcal{D}$. It looks for (Eq. 4)
 #
 # $$
 # \hat{\mathcal{D}}^{c,*} = \operatorname*{arg\,min}_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c)
@@ -226,8 +227,9 @@ assert_close(difference, slope.flatten()[pixel].item(), rtol=1e-3, atol=1e-9)
 # %% [markdown]
 # ## A round of condensation
 #
-# Both levels in turn. The paper leaves open when the inner steps start at the received model again: Eq. 3 starts there
-# every time; Eq. 5, an assignment, lets the model go on. `horizon` covers both, and all between: after so many
+# Both levels in turn. The paper leaves open where the next inner step starts. By its Eq. 3 (not shown here) every
+# iteration starts at the received model again. Its Eq. 5, which we write with $\mathbf{w}^*$ on the left
+# {eq}`eq:mk-inner`, overwrites $\mathbf{w}^c$, so the model goes on. `horizon` covers both, and all between: after so many
 # iterations the model is the received one again, and the outer loss jumps up. Ours is as many steps as the server takes.
 
 # %%
@@ -357,15 +359,17 @@ run.per_round().round(2)
 
 # %% [markdown]
 # Here the server keeps one learning rate, so accuracy may fall in later rounds.
-#
+
+# %% [markdown] tags=["slide"]
 # ## Take away
 #
 # - Condensed images are made so that *steps on them* do good on real data {eq}`eq:mk-outer`; the gradient goes through
 #   the step {eq}`eq:mk-chain`.
 # - The weights of the outer loss belong to the received model, the loss to the model after the step.
 # - The generator does not see the uploaded images, and its samples train the last layer only.
-# - Images are made for a limited number of steps on the server. The paper does not say how many it takes.
-#
+# - Images are made for a limited number of steps on the server.
+
+# %% [markdown]
 # Where to go on: [what each part adds](21_fedmk_ablations), [what the paper leaves open](27_fedmk_cifar), [the protocol
 # of its baselines](28_fedmk_rules), [costs](26_communication).
 #
@@ -377,8 +381,8 @@ run.per_round().round(2)
 # *Medium, 25 minutes.*
 #
 # Let the "network" be one number $w$, with $\mathcal{L}(w, \hat{x}) = \frac{1}{2} (w - \hat{x})^2$ on one condensed
-# number and $\mathcal{L}(w, x) = \frac{1}{2} (w - x)^2$ on one real one. Work out {eq}`eq:mk-chain`, and compare it
-# with `bilevel_step`. Where does {eq}`eq:mk-outer` come to rest? (To be checked: `resting_point(w, x, eta)`.)
+# number and $\mathcal{L}(w, x) = \frac{1}{2} (w - x)^2$ on one real one. Work out {eq}`eq:mk-chain`; the check
+# compares your answer with `bilevel_step`. Where does {eq}`eq:mk-outer` come to rest? (To be checked: `resting_point(w, x, eta)`.)
 # ```
 #
 # ````{solution} ex-mk-hand
@@ -423,7 +427,7 @@ for w, x, eta in [(0.2, 1.0, 0.1), (-1.0, 0.5, 0.5)]:
 # *Medium, 20 minutes.*
 #
 # Let the server take four times as many steps (`server_steps`; here 25), with the clients' settings as they are. Then set
-# `horizon=1`, the literal Eq. 3, and let the server take its 25 steps, and one.
+# `horizon=1`, every iteration from the received model, and let the server take its 25 steps, and one.
 # ```
 #
 # ````{solution} ex-mk-horizon

@@ -94,12 +94,12 @@ show(lesson.partition_plot())
 # $$
 # \begin{aligned}
 # \Sigma_\mu^2(x) &= \frac{1}{|x|} \sum_{i=1}^{|x|} \bigl(\mu(x_i) - \mathbb{E}[\mu(x)]\bigr)^2, \\
-# \Sigma_\sigma^2(x) &= \frac{1}{|x|} \sum_{i=1}^{|x|} \bigl(\sigma(x_i) - \mathbb{E}[\sigma(x)]\bigr)^2 ,
+# \Sigma_\sigma^2(x) &= \frac{1}{|x|} \sum_{i=1}^{|x|} \bigl(\sigma(x_i) - \mathbb{E}[\sigma(x)]\bigr)^2 .
 # \end{aligned}
 # $$ (eq:gdd-uncertainty)
 
 # %% [markdown] tags=["slide"]
-# and new statistics are drawn around the old ones (Eq. 2), for each image and channel:
+# New statistics are drawn around the old ones (Eq. 2), for each image and channel:
 #
 # $$
 # \begin{aligned}
@@ -110,7 +110,7 @@ show(lesson.partition_plot())
 # $$ (eq:gdd-statistics)
 
 # %% [markdown] tags=["slide"]
-# They take the place of the old ones. The paper writes the left form, DSU the right one:
+# The new statistics take the place of the old ones. The paper writes the left form, DSU the right one:
 #
 # $$
 # \hat x = \hat\mu(x) \, \frac{x - \mu(x)}{\sigma(x)} + \hat\sigma(x)
@@ -215,12 +215,12 @@ assert (O_T - after).square().sum() + (O_U - after).square().sum() < loss
 # classes, of $C_x$ channels and $H$ by $H$ pixels, $K$ clients upload at most
 #
 # $$
-# \text{bytes} = K \, C \, m \, (C_x H^2 + 1) ,
+# \text{bytes} = K \, C \, m \, (C_x H^2 + 1) .
 # $$ (eq:gdd-bytes)
 
 # %% [markdown]
-# and less where a client lacks a class. It does not depend on the network. (Ten clients with ten colour images of 224
-# pixels and two classes: 28.7 MB.) The server merges all uploads and trains its network from the random weights that it
+# It is less where a client lacks a class, and does not depend on the network. (Ten clients with ten colour images of 224
+# pixels of each of two classes: 28.7 MB.) The server merges all uploads and trains its network from the random weights that it
 # began with.
 
 # %% tags=["slide"]

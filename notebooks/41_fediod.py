@@ -160,15 +160,17 @@ pd.DataFrame(
 # %% [markdown] tags=["slide"]
 # ### Make teachers sure, and apart
 #
-# A teacher that cannot decide teaches little. Teacher $T_k$ answers with logits $z_k$ and probabilities $q_k$, and the
-# generator makes their entropy small (Eq. 3). But where all agree, the student learns nothing that a single client could
-# not teach, so they shall differ, in the Jensen-Shannon divergence (Eq. 4 and 5):
+# A teacher that cannot decide teaches little. Teacher $T_k$ answers with logits $z_k$ and probabilities $q_k$. The
+# generator makes their entropy small (Eq. 3):
 #
 # $$
 # L_\text{conf} = \mathbb{E}_{\xi} \Bigl[ \sum_k \pi_k H(q_k) \Bigr], \qquad H(q) = - \sum_c q^c \log q^c .
 # $$ (eq:iod-confidence)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
+# But where all agree, the student learns nothing that a single client could not teach. So they shall differ, in the
+# Jensen-Shannon divergence (Eq. 4 and 5):
+#
 # $$
 # \begin{aligned}
 # \mathrm{JSD}(q_1, \dots, q_K) &= H(\bar q) - \sum_k \pi_k H(q_k), \qquad \bar q = \sum_k \pi_k q_k, \\
@@ -395,7 +397,7 @@ for generated, own, share in [*cases, (0.5, 0.8, 1), (0.05, 0.1, 1)]:
 # two.run().accuracy, share_right(together, test.labels)
 # ```
 #
-# Compare with the plot of accuracies. The student learns less here, though the teachers together may keep what they
+# With ten classes the chance level is 10%. Compare with the plot of accuracies. The student learns less here, though the teachers together may keep what they
 # know; how much less changes from seed to seed. There is no real image to ask about, and far from real images networks
 # of two kinds need not answer alike. For the program nothing else changes, because only answers and gradients are
 # exchanged.

@@ -265,6 +265,6 @@ assert abs(standard_error / spread - 1) < 0.05, (
 #
 # The next try lies beyond the edge, as far from it as the grid's values lie from each other; every other method gets one
 # more try, too, beyond its own edge or between its two best values. One stops where the chosen values lie inside, or
-# where the tries that were agreed on before are used up. Most methods of this book lie at an edge: a grid of two values
-# has nothing else.
+# where the tries that were agreed on before are used up. A grid of two values has nothing but
+# edges, as most in [claims and status](90_status).
 # ```

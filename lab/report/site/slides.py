@@ -65,6 +65,7 @@ def write_slides(sources: Iterable[Path], folder: Path) -> list[Path]:
         body, _ = exporter.from_notebook_node(notebook)
         written.append(folder / f"{path.stem}.html")
         written[-1].write_text(body, encoding="utf-8")
+        classroom.copy_figures(written[-1])
     leave = shutil.ignore_patterns("*.map", "*.eot", "*.esm.js", "svg*", "*-svg*", "*-full*")
     shutil.copytree(scripts, folder / "reveal" / "dist", dirs_exist_ok=True, ignore=leave)
     if mathjax is not None and mathjax.origin is not None:
@@ -79,8 +80,9 @@ def deck(notebook: Any) -> Any:
     """
     first = classroom.plain(notebook.cells[0].source)
     question = re.search(r"\*Question:\* (.*?)\\\n", first, re.DOTALL)
-    opening = first.splitlines()[0] + (f"\n\n{question[1]}" if question else "")
-    cells, heading = [notebooks.needed("nbformat").v4.new_markdown_cell(opening)], ""
+    asked = question[1][0].upper() + question[1][1:] if question else ""
+    opening = [f"{first.splitlines()[0]}\n\n{asked}", *re.findall(r"(?m)^<img [^\n]*>$", first)]
+    cells, heading = list(map(notebooks.needed("nbformat").v4.new_markdown_cell, opening)), ""
     for cell in notebook.cells[1:]:
         headings = re.findall(r"^#+ .*$", cell.source, re.MULTILINE) * (
             cell.cell_type == "markdown"
