@@ -132,8 +132,8 @@ lint: $(INSTALLED)  ## ruff and mypy
 format: $(INSTALLED)  ## lay out the code: 100 columns, 80 in notebooks
 	@$(PY) -m ruff format .
 
-sync: $(INSTALLED)  ## write every notebooks/*.ipynb again from its .py
-	@$(PY) -c "from lab.report.notebooks import sync; print(*sync(), sep=\"\\n\")"
+sync: $(INSTALLED)  ## write every notebooks/*.ipynb, and its plain copy, again from its .py
+	@$(PY) -c "from lab.report import classroom, notebooks; print(*notebooks.sync(), *classroom.sync_plain(), sep=\"\\n\")"
 
 # The GPU libraries exist for Linux on x86-64 only; uv asks the package index for the hash of every file of a version.
 lock:  ## write requirements.lock from what is installed in .venv

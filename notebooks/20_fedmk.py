@@ -363,11 +363,10 @@ run.per_round().round(2)
 # %% [markdown] tags=["slide"]
 # ## Take away
 #
-# - Condensed images are made so that *steps on them* do good on real data {eq}`eq:mk-outer`; the gradient goes through
-#   the step {eq}`eq:mk-chain`.
-# - The weights of the outer loss belong to the received model, the loss to the model after the step.
-# - The generator does not see the uploaded images, and its samples train the last layer only.
-# - Images are made for a limited number of steps on the server.
+# - Condensed images are made so that *steps on them* do good on real data {eq}`eq:mk-outer`, through the step
+#   {eq}`eq:mk-chain`.
+# - The outer weights belong to the received model, the loss to the model after the step.
+# - The generator does not see uploaded images; its samples train the last layer only.
 
 # %% [markdown]
 # Where to go on: [what each part adds](21_fedmk_ablations), [what the paper leaves open](27_fedmk_cifar), [the protocol

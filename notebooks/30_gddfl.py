@@ -88,8 +88,8 @@ show(lesson.partition_plot())
 # ## A shift of statistics
 #
 # Let $x_i$ be an image of a batch $x$: one class of one client. A channel has a mean $\mu(x_i)$ and a deviation
-# $\sigma(x_i)$ over the pixels: brightness and contrast. How different can they be elsewhere? As much as within the
-# batch, as in DSU {cite:p}`dsu`. This is the *uncertainty* of both statistics (Eq. 1),
+# $\sigma(x_i)$ over the pixels: brightness and contrast. How different can they be elsewhere? As much as in the
+# batch (DSU {cite:p}`dsu`). This is the *uncertainty* of both statistics (Eq. 1),
 #
 # $$
 # \begin{aligned}

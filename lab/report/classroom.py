@@ -10,6 +10,7 @@ the answers as code, such as `best` or `best(x)`; what else the solution compute
 
 from __future__ import annotations
 
+import base64
 import functools
 import html
 import re
@@ -26,9 +27,11 @@ from lab.report import notebooks
 
 #: the figures of the book that are drawn by hand, and the folder beside a notebook that has those it shows
 FIGURES, SHOWN = notebooks.ROOT / "book" / "_static", "figures"
+#: what the buttons to Colab and Binder open, which show plain Markdown only
+PLAIN = notebooks.ROOT / "book" / "plain" / "notebooks"
 LEVELS = ("Easy", "Medium", "Hard")
 _BLOCK = re.compile(
-    r"^(?P<fence>`{3,})\{(?P<kind>exercise|solution)\} *(?P<title>[^\n]*)\n"
+    r"^(?P<fence>`{3,})\{(?P<kind>exercise|solution|admonition)\} *(?P<title>[^\n]*)\n"
     r"(?P<options>(?::[^\n]*\n)*)\n*(?P<text>.*?)\n(?P=fence)$",
     re.MULTILINE | re.DOTALL,
 )
@@ -149,6 +152,8 @@ def plain(text: str) -> str:
     """
 
     def block(found: re.Match[str]) -> str:
+        if found["kind"] == "admonition":
+            return f"**{found['title']}.** {found['text']}"
         return f"### Exercise: {found['title']}\n\n{found['text']}" * (found["kind"] == "exercise")
 
     text = _FIGURE.sub(_figure, _BLOCK.sub(block, text))
@@ -167,3 +172,28 @@ def _figure(found: re.Match[str]) -> str:
     size = f' width="{width[1]}"' if width else ""
     file, alt = f"{SHOWN}/{Path(found['file']).name}", html.escape(found["alt"])
     return f'<img src="{file}" alt="{alt}"{size}>\n\n{found["text"]}'
+
+
+def plain_copy(source: Path) -> str:
+    """Text of the .ipynb of a .py in plain Markdown, with its figures in it."""
+    notebook, pages = notebooks.read(source), notebooks.chapters()
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            text = linked(plain(cell.source), pages)
+            cell.source = re.sub(rf'src="{SHOWN}/([\w-]+\.svg)"', _within, text)
+    notebook.cells = [cell for cell in notebook.cells if cell.source.strip()]
+    return notebooks.written(notebook)
+
+
+def _within(found: re.Match[str]) -> str:
+    content = base64.b64encode((FIGURES / found[1]).read_bytes()).decode()
+    return f'src="data:image/svg+xml;base64,{content}"'
+
+
+def sync_plain() -> list[Path]:
+    """Write the plain copy of every notebook, and return the changed files."""
+    PLAIN.mkdir(parents=True, exist_ok=True)
+    copies = {PLAIN / f"{name}.ipynb": notebooks.find(name) for name in notebooks.chapters()}
+    for old in set(PLAIN.glob("*.ipynb")) - set(copies):
+        old.unlink()
+    return [file for file, of in copies.items() if notebooks.update(file, plain_copy(of))]

@@ -257,8 +257,12 @@ def with_setup(source: Path) -> str:
 
 def paired(source: Path) -> str:
     """Text of the .ipynb of a .py, as jupytext makes it, with the same identifiers every time."""
+    return written(read(source))
+
+
+def written(notebook: Any) -> str:
+    """Text of a notebook's .ipynb, with the same identifiers every time."""
     nbformat = needed("nbformat")
-    notebook = read(source)
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL})
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:03d}"
@@ -270,8 +274,13 @@ def sync(folder: Path = NOTEBOOKS) -> list[Path]:
     changed = []
     for source in sorted(folder.glob("*.py")):
         for file, made in ((source, with_setup), (source.with_suffix(".ipynb"), paired)):
-            text = made(source)
-            if not file.is_file() or file.read_text(encoding="utf-8") != text:
-                file.write_text(text, encoding="utf-8")
-                changed.append(file)
+            changed += [file] * update(file, made(source))
     return changed
+
+
+def update(file: Path, text: str) -> bool:
+    """Write a file that does not hold the text already; return whether it did not."""
+    if file.is_file() and file.read_text(encoding="utf-8") == text:
+        return False
+    file.write_text(text, encoding="utf-8")
+    return True

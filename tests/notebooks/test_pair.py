@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.report import notebooks
+from lab.report import classroom, notebooks
 
 cli = pytest.importorskip("jupytext.cli")
 nbformat = pytest.importorskip("nbformat")
@@ -36,6 +37,15 @@ def test_the_pair_agrees_and_has_no_outputs(source):
     for cell in json.loads(pair)["cells"]:
         assert not cell.get("outputs") and cell.get("execution_count") is None
         assert "title" not in cell["metadata"]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_what_colab_and_binder_open_is_current_and_plain(source):
+    text = (classroom.PLAIN / f"{source.stem}.ipynb").read_text(encoding="utf-8")
+    assert text == classroom.plain_copy(source), "make sync"
+    prose = [c["source"] for c in json.loads(text)["cells"] if c["cell_type"] == "markdown"]
+    for raw in (r"\{[a-z:]+\}`", r"```\{", r"^\([\w-]+\)=$", r"\$\$ \(eq:", r"\{glue:"):
+        assert not re.search(raw, "\n".join(map("".join, prose)), re.MULTILINE), raw
 
 
 def test_sources_survive_jupytext_both_ways(tmp_path):
