@@ -67,7 +67,7 @@ serve: $(INSTALLED)  ## show the built site on this machine
 # JupyterLab is no part of the lock: who only builds the book does without it
 lab: $(INSTALLED)  ## open the notebooks in JupyterLab, which the first call installs
 	@$(PY) -c 'import jupyterlab' 2>/dev/null || $(PIP) install "jupyterlab>=4"
-	@$(PY) -m jupyterlab notebooks/00_quickstart.ipynb
+	@$(PY) -m jupyterlab notebooks/01_quickstart.ipynb
 
 shots: $(INSTALLED)  ## take a picture of every page, desktop and phone, into _build/shots
 	@$(PY) -m lab book shots --out _build/shots
@@ -85,8 +85,8 @@ datapack: $(INSTALLED)  ## the real data sets that fit 50 MB and may be passed o
 	@$(PY) -m lab data pack _build/datapack.zip
 
 # pages whose outputs follow from records alone, and a lesson of each paper
-RESULTS := 17_fedvck_results 22_fedmk_results 32_gddfl_results 46_fediod_results
-LESSONS := 11_fedvck 20_fedmk 30_gddfl 41_fediod
+RESULTS := 12_fedvck_results 18_fedmk_results 25_gddfl_results 29_fediod_results
+LESSONS := 11_fedvck 17_fedmk 24_gddfl 28_fediod
 NBVAL = $(PY) -m pytest -q --no-header -n $(JOBS) --dist loadfile -o timeout=900 -p tests.notebooks.keeping \
   --nbval-current-env --nbval-sanitize-with tests/notebooks/sanitize.cfg --keep _build/executed
 

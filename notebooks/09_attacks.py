@@ -11,7 +11,7 @@
 # - *copies*: do condensed images show private ones? Compared with images that played no part, and with noisy copies.
 # - *deep leakage*: which image has this gradient {cite:p}`dlg`? Compared with the gradient on a condensed image.
 #
-# The papers' tables are compared in [FedVCK's results](17_fedvck_results) and [FedIOD's](43_fediod_privacy).
+# The papers' tables are compared in [FedVCK's results](12_fedvck_results) and [FedIOD's](31_fediod_privacy).
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -357,7 +357,7 @@ pd.DataFrame(rows).groupby("attacked", sort=False).mean().round(1)
 #   has a defence rate of one half, and a mean AUC above 0.5 {eq}`eq:pri-chance`.
 # - Some private image is always the nearest. Only images that played no part say how near is too near.
 # - A gradient on one image gives away its label and, in a small smooth network, the image.
-# - That no attack of one kind succeeds is no proof. Only [differential privacy](43_fediod_privacy) bounds all of them.
+# - That no attack of one kind succeeds is no proof. Only [differential privacy](31_fediod_privacy) bounds all of them.
 #
 # ## Exercises
 #

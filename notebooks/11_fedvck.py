@@ -5,7 +5,7 @@
 # the server make of it?\
 # *Time:* some seconds on two CPU cores. *Data:* scikit-learn's digits.
 #
-# In FedVCK clients send no models. Each [condenses](10_dataset_condensation) its images into a few per class, and
+# In FedVCK clients send no models. Each [condenses](05_dataset_condensation) its images into a few per class, and
 # selects for that the images on which the global model errs. The server trains the global model on the condensed
 # images, with a second loss that pushes apart the classes that the model confuses.
 #
@@ -19,7 +19,7 @@
 #
 # Each step of a round is computed here in a few lines and compared with `core`. "Eq. 7" is an equation of the paper,
 # "(11.1)" one of this page. Whether the paper's numbers hold is the
-# subject of the [results](17_fedvck_results). The run is small (`SMALL` in `lab.report.lesson`); condensed images go on
+# subject of the [results](12_fedvck_results). The run is small (`SMALL` in `lab.report.lesson`); condensed images go on
 # from the last round (`warm_start`) and are sent as 32-bit numbers (`wire`). `rounds` must be at least 2, because a
 # client compares the models of two rounds.
 
@@ -334,7 +334,7 @@ same(
 # %% [markdown]
 # The global model minimises $L_\text{ce} + L_{rc}$ (Eq. 16). The two copies of the paper's text differ in whether the
 # images are those of this round or of all rounds so far. Our default is this round; the authors' code keeps ten rounds.
-# [Paper and code](13_fedvck_paper_vs_released) measures this and each other difference.
+# [Paper and code](15_fedvck_paper_vs_released) measures this and each other difference.
 
 # %% [markdown] tags=["slide"]
 # ## Take away
@@ -346,8 +346,8 @@ same(
 # - The server learns from images, not from models, so it averages no models that drifted apart.
 
 # %% [markdown]
-# Where to go on: [what each part adds](12_fedvck_ablations), [what the images start from and how long they are
-# optimised](04_fedvck_budgets), [the baselines](15_baselines), [the results](17_fedvck_results).
+# Where to go on: [what each part adds](14_fedvck_ablations), [what the images start from and how long they are
+# optimised](13_fedvck_budgets), [the baselines](16_baselines), [the results](12_fedvck_results).
 #
 # ## Exercises
 #

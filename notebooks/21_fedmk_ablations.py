@@ -5,10 +5,10 @@
 # clients and more rounds bring?\
 # *Time:* under half a minute on one CPU core. *Data:* scikit-learn's digits for one plot; records for the tables.
 #
-# [The lesson](20_fedmk) explains the method. Here one part is taken away at a time (Table 2), then come what a round
+# [The lesson](17_fedmk) explains the method. Here one part is taken away at a time (Table 2), then come what a round
 # forgets, and the number of active clients and of rounds (Figures 4 and 5, which print no numbers, so their claims are
-# what can be tested). [The weights of samples](23_fedmk_weights) and [what is in the condensed
-# images](24_fedmk_knowledge) have pages of their own.
+# what can be tested). [The weights of samples](22_fedmk_weights) and [what is in the condensed
+# images](23_fedmk_knowledge) have pages of their own.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -180,7 +180,7 @@ for figure in column_curves(table_runs("fedmk", "figure5", best and [best])):
 # ## Take away
 #
 # - Taking away the rounds costs most, in the paper and here. How the other parts do is in the dot plot; [claims and
-#   status](90_status) has a verdict on each.
+#   status](34_status) has a verdict on each.
 # - The server learns from the images of one round. What it still knows of a class depends on which clients took part
 #   last: look at recall by class, not at accuracy alone.
 #

@@ -26,7 +26,7 @@ def notebook(
 
     \b
     Example:
-      fedcon notebook notebooks/00_quickstart.py -p alpha 0.02 -p rounds 5
+      fedcon notebook notebooks/01_quickstart.py -p alpha 0.02 -p rounds 5
     """
     from lab.report.notebooks import find, run_notebook
 
@@ -133,7 +133,7 @@ def book(
     Examples:
       fedcon book build
       fedcon book student --out class
-      fedcon book slides 01_federated_learning
+      fedcon book slides 04_federated_learning
     """
     from lab.report import notebooks, site, students
 

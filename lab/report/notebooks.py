@@ -45,7 +45,7 @@ def needed(name: str) -> Any:
 
 
 def find(path: str | Path) -> Path:
-    """Find the file of a notebook given by its path, by its bare name ("00_quickstart") or number."""
+    """Find the file of a notebook given by its path, by its bare name ("01_quickstart") or number."""
     path = Path(path)
     if path.is_file() and path.suffix in (".py", ".ipynb"):
         return path

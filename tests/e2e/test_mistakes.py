@@ -91,8 +91,8 @@ explain fedvck/3 -> PAPER/TABLE/ROW/COLUMN
 explain fedvck/3/fedavgg/pathmnist-0.05 -> FedAvg
 notebook notebooks/77_nothing.py -> 77_nothing
 notebook 11_fedvck -p alpha --out x.ipynb -> -p alpha lacks a value
-notebook 00_quickstart -p alhpa 1 -> alhpa
-notebook 00_quickstart -p rounds many -> rounds
+notebook 01_quickstart -p alhpa 1 -> alhpa
+notebook 01_quickstart -p rounds many -> rounds
 data fetch -> get
 data get -> get
 data convert brats2018 -> convert NAME FOLDER

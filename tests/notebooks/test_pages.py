@@ -19,7 +19,7 @@ from lab.report.listing import WIDTH, text_of
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
 #: the quick start shows how a run goes on, round after round
-PRINT = ("00_quickstart",)
+PRINT = ("01_quickstart",)
 every = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
 

@@ -33,7 +33,7 @@ def test_the_defaults_are_read(tiny):
     found = notebooks.parameters(tiny)
     assert found.pop("anything") is None
     wanted = {"rounds": 3, "alpha": 0.1, "name": "digits", "fast": False, "seeds": [0, 1]}
-    assert found == wanted and notebooks.parameters("00_quickstart")["profile"] == "quick"
+    assert found == wanted and notebooks.parameters("01_quickstart")["profile"] == "quick"
 
 
 @pytest.mark.parametrize(

@@ -12,22 +12,22 @@ from lab.report.texts import plain
 OVERVIEW = {
     "fedvck": (
         "condensed images, mean logits",
-        "17_fedvck_results",
+        "12_fedvck_results",
         "[paper](https://arxiv.org/abs/2412.18557) [code](https://github.com/Youth-49/FedVCK_2024)",
     ),
     "fedmk": (
         "condensed images, passed on",
-        "22_fedmk_results",
+        "18_fedmk_results",
         "[paper](https://arxiv.org/abs/2209.14851)",
     ),
     "gddfl": (
         "condensed images, once",
-        "32_gddfl_results",
+        "25_gddfl_results",
         "[paper](https://doi.org/10.1007/978-3-031-47401-9_2) [code](https://github.com/Yearsflow/GDD-FL)",
     ),
     "fediod": (
         "answers to generated images",
-        "46_fediod_results",
+        "29_fediod_results",
         "[paper](https://arxiv.org/abs/2312.14478) [code](https://github.com/lsl001006/FedIOD)",
     ),
 }

@@ -347,4 +347,4 @@ def test_every_verdict_is_counted_once_and_shown_with_links():
     each = {paper: sum(one.main and not one.ours for one in claims(paper)) for paper in PAPERS}
     assert main.sum().to_dict() == {PAPERS[paper]: count for paper, count in each.items()}
     html = claims_table("gddfl", main=True)._repr_html_()
-    assert len(re.findall('<a href="32_gddfl_results.html">', html)) == 4 and "<script" not in html
+    assert len(re.findall('<a href="25_gddfl_results.html">', html)) == 4 and "<script" not in html

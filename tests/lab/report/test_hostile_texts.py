@@ -138,7 +138,7 @@ def test_texts_of_summaries(spec):
 def test_texts_of_claims(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(claims, "CLAIMS", tmp_path)
     detail = {"agrees": True, "because": evil("detail")} if kind == "print" else evil("detail")
-    one = {"claim": evil("claim"), "where": evil("where"), kind: detail, "page": "20_fedmk"}
+    one = {"claim": evil("claim"), "where": evil("where"), kind: detail, "page": "17_fedmk"}
     path = tmp_path / "fedmk.yaml"
     path.write_text(yaml.safe_dump({"claims": [one]}))
     page = shown(claims.claims_table("fedmk")._repr_html_())

@@ -242,7 +242,7 @@ def test_a_check_accepts_an_answer_as_the_solution_prints_it(label):
 
 
 def test_student_notebooks_are_written_with_figures_links_and_an_index(tiny, tmp_path):
-    pages = [notebooks.find(name) for name in ("11_fedvck", "13_fedvck_paper_vs_released")]
+    pages = [notebooks.find(name) for name in ("11_fedvck", "15_fedvck_paper_vs_released")]
     written, *_, index = students.write_students([*pages, tiny], tmp_path / "class")
     text = "\n".join(cell.source for cell in notebooks.read(written).cells)
     (figure,) = re.findall(r'<img src="([^"]+)" alt="[^"]{50,}" width="330">', text)
@@ -257,7 +257,7 @@ def test_the_index_leads_through_the_weeks_and_the_book_in_order():
     weeks, *parts = students.index(notebooks.NOTEBOOKS, set(notebooks.chapters()))[1:]
     links = re.findall(r"\]\((\w+)\.ipynb\)", weeks)
     assert weeks.startswith("## Four weeks") and weeks.count("\n| ") == 5
-    assert links[:2] == ["00_quickstart", "01_federated_learning"]
+    assert links[:2] == ["01_quickstart", "04_federated_learning"]
     assert re.findall(r"\]\((\w+)\.ipynb\)", "\n".join(parts)) == notebooks.chapters()
     assert "Four weeks" not in "".join(students.index(notebooks.NOTEBOOKS, set()))
 

@@ -50,11 +50,11 @@ def test_the_theme_button_reaches_light_and_dark(visitor):
 @pytest.mark.parametrize(
     ("asked", "page"),
     [
-        ("federated", "01_federated_learning"),
-        ("baseline", "15_baselines"),
-        ("Table 11", "17_fedvck_results"),
+        ("federated", "04_federated_learning"),
+        ("baseline", "16_baselines"),
+        ("Table 11", "12_fedvck_results"),
         ("chance level", "09_attacks"),
-        ("reproduce CIFAR-10", "17_fedvck_results"),
+        ("reproduce CIFAR-10", "12_fedvck_results"),
     ],
 )
 def test_the_search_leads_to_the_right_page(visitor, asked, page):

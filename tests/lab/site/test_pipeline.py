@@ -64,9 +64,9 @@ def test_old_addresses_are_pages_or_lead_to_one(folder, names):
 
 
 def test_pages_are_called_by_name():
-    both = ["17_fedvck_results", "notebooks/17_fedvck_results"]
-    assert pipeline.pages(both) == ["notebooks/17_fedvck_results"] * 2
-    with pytest.raises(InputError, match="did you mean '17_fedvck_results'"):
+    both = ["12_fedvck_results", "notebooks/12_fedvck_results"]
+    assert pipeline.pages(both) == ["notebooks/12_fedvck_results"] * 2
+    with pytest.raises(InputError, match="did you mean '12_fedvck_results'"):
         pipeline.pages(["17_fedvck_result"])
     with pytest.raises(InputError, match="chapter/gone"):
         pipeline.source("chapter/gone")
