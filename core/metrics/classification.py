@@ -27,7 +27,7 @@ def classification(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, floa
         ..._binary     those of class 1 alone; only for two classes
 
     `recall_weighted` is always the accuracy. The weighted F1 is the mean of the classes' F1 and no
-    harmonic mean of anything; GDD-FL reports `f1_of_weighted` (see notebook 34).
+    harmonic mean of anything; GDD-FL reports `f1_of_weighted` (see its results page).
 
     Means over classes are over those that occur in `labels`. A class that does not occur has no
     recall and no curve, and is left out of all of them; so `recall_macro` is always the balanced

@@ -126,7 +126,7 @@ def _numbers() -> dict[str, str]:
     found = {}
     for path in sorted(notebooks.NOTEBOOKS.glob("*.py")):
         labels = _EQUATION.findall(path.read_text(encoding="utf-8"))
-        found.update({label: f"{path.stem[:2]}.{k}" for k, label in enumerate(labels, 1)})
+        found.update({label: f"{int(path.stem[:2])}.{k}" for k, label in enumerate(labels, 1)})
     return found
 
 

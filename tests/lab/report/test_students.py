@@ -106,9 +106,9 @@ def test_a_figure_keeps_the_width_that_it_has_in_the_book():
 
 def test_equations_are_told_by_their_page_and_their_place_on_it():
     assert (
-        classroom.plain("See {eq}`eq:dc-mmd` and {eq}`eq:nowhere`.") == "See (10.1) and (nowhere)."
+        classroom.plain("See {eq}`eq:dc-mmd` and {eq}`eq:nowhere`.") == "See (5.1) and (nowhere)."
     )
-    assert classroom.plain("$$\na\n$$ (eq:dc-mmd)") == "$$\na\\tag{10.1}\n$$"
+    assert classroom.plain("$$\na\n$$ (eq:dc-mmd)") == "$$\na\\tag{5.1}\n$$"
 
 
 def codes(notebook):
