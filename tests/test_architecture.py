@@ -75,7 +75,7 @@ def parts_imported(text: str, package: str = "core") -> set[str]:
 
 #: the most lines of Python that each part of the whole may have: what adds somewhere takes away
 #: somewhere. They only fall
-MOST_LINES = {"core": 20_750, "lab": 11_400, "benchmarks": 530, "tests": 30_350}
+MOST_LINES = {"core": 20_000, "lab": 11_225, "benchmarks": 440, "tests": 26_250}
 
 
 @pytest.mark.parametrize("part", MOST_LINES)

@@ -73,8 +73,8 @@ def is_made_here(name: str) -> bool:
 
 def load(name: str, root: str | Path | None = None) -> Dataset:
     """Load a data set by a name of `available()`, with or without a size ("pneumoniamnist_224"), or of an
-    npz file in the data folder `root` (by default $FEDCON_DATA, else `data`). `download` gets it first
-    where it is missing. InputError for a set that is unknown, missing or broken.
+    npz file in the data folder `root` (by default $FEDCON_DATA, else `data`). InputError for a
+    set that is unknown, missing or broken.
     """
     folder, known = data_root(root), _resolve(name)
     path = folder / f"{name}.npz"

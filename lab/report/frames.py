@@ -82,6 +82,22 @@ def evidence_frame(
     return _frame(best_evidence(TableSpec.find(paper, str(table)), known), known)
 
 
+def left_out(
+    paper: str, table: str | int, measured: Mapping[str, Record] | None = None
+) -> pd.DataFrame:
+    """`table_frame` with the measured cells that `evidence_frame` leaves out, those of "quick" apart."""
+    known = records() if measured is None else measured
+    spec = TableSpec.find(paper, str(table))
+    shown = {cell.names: cell.profile for cell in best_evidence(spec, known)}
+    cells = [
+        cell
+        for profile in BEST_FIRST[:-1]
+        for cell in spec.cells(profile)
+        if shown[cell.names] != cell.profile and not cell.cut and cell.records(known)
+    ]
+    return _frame(cells, known)
+
+
 def _frame(cells: Sequence[Cell], known: Mapping[str, Record]) -> pd.DataFrame:
     """The rows of `table_frame` for some cells."""
     rows = [

@@ -43,23 +43,15 @@ def settings(name: str) -> str:
     kind = algorithms.find(name)
     cls: Any = kind.Settings
     printed, other = attrs.asdict(cls(), recurse=False), algorithms.switches(name)
-    said = meanings(cls)
+    said, width = meanings(cls), min(shutil.get_terminal_size((100, 24)).columns, 100)
     sets = " or ".join(ALWAYS_HERE[one] for one in kind.task_kinds)
     served = f"for {' and '.join(kind.task_kinds)}, such as the data set {sets}"
-    lines = [
-        f"{name}: {_title(name)}",
-        served,
-        "",
-        "--set NAME=VALUE, printed value (released value):",
-        "",
-    ]
+    about = "--set NAME=VALUE, printed value (released value):"
+    lines = [f"{name}: {_title(name)}", served, "", about, ""]
     for key, value in printed.items():
         beside = f" ({as_set(other[key][1])})" if key in other else ""
         lines.append(f"  {key}={as_set(value)}{beside}")
-        if said.get(key):
-            lines += textwrap.wrap(
-                said[key], _width(), initial_indent=" " * 6, subsequent_indent=" " * 6
-            )
+        lines += [f"      {line}" for line in textwrap.wrap(said.get(key, ""), width - 6)]
     return "\n".join(lines)
 
 
@@ -84,7 +76,3 @@ def _title(name: str) -> str:
     module = importlib.import_module(algorithms.find(name).__module__)
     first = " ".join((module.__doc__ or "").split("\n\n")[0].split())
     return first.partition(". ")[0].removesuffix(".")
-
-
-def _width() -> int:
-    return min(shutil.get_terminal_size((100, 24)).columns, 100)

@@ -15,7 +15,7 @@ from lab import Record
 from lab.importing import beside_the_book, records_below
 from lab.profiles import Profile
 from lab.report import style
-from lab.report.frames import AND, BEST_FIRST, evidence_frame, table_frame, verdict_counts
+from lab.report.frames import AND, BEST_FIRST, evidence_frame, left_out, table_frame, verdict_counts
 from lab.report.summary import summary_frame
 from lab.table import TableSpec
 
@@ -33,8 +33,8 @@ def table(
     """A table of a paper: methods down; in each cell the printed value in bold, below it the measured mean
     and standard deviation, then number of seeds and verdict. Unless a profile is given, each cell is at the
     best budget that is measured, and further rows have other interpretations (`choices`). Folded are rows and
-    columns that the paper does not have, columns without a number of ours, and the list of all cells with
-    difference, reason and command.
+    columns that the paper does not have, columns without a number of ours, and the list of all cells, also at
+    other budgets, with difference, reason and command.
 
     Without `table`, `paper` is a folder that `run --out` filled: a row for each setting of its runs.
 
@@ -62,12 +62,14 @@ def table(
             if name not in set(frame["column"]):
                 raise unknown("column of the table", name, set(frame["column"]))
         frame = frame[frame["column"].isin(columns)]
+    others = frame[:0] if profile else left_out(paper, table, measured)
+    others = others[others["column"].isin(names)]
     mixed = frame["profile"].where(frame["measured"].notna()).groupby(frame["column"])
     frame = frame.assign(several=mixed.transform("nunique") > 1)
     frame = frame.assign(
         measure=frame["metric"].map(style.measure), html=[_cell(row) for _, row in frame.iterrows()]
     )
-    note, details = _note(frame, spec), _details(frame)
+    note, details = _note(frame, spec), _details(pd.concat([frame, others]))
     had = frame["measured"].notna().groupby(frame["column"]).any()
     if not had.any():
         summary = f"{title}. Nothing is measured yet ({verdict_counts(frame)})."
@@ -220,7 +222,7 @@ def _details(frame: pd.DataFrame) -> str:
         {
             "method": frame["row"],
             "column": frame["column"],
-            "measure": frame["measure"],
+            "measure": frame["metric"].map(style.measure),
             "printed": [_printed(row) for _, row in frame.iterrows()],
             "measured": list(map(formatted, frame["measured"], frame["std"], units)),
             "seeds": frame["seeds"].astype(str) + " of " + frame["wanted"].astype(str),

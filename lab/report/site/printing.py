@@ -26,7 +26,8 @@ SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 _PREPARE = "document.querySelectorAll('.dropdown, details').forEach(one => one.remove())"
 _PAPER = {
     "format": "A4",
-    "margin": {"top": "16mm", "bottom": "16mm", "left": "14mm", "right": "14mm"},
+    "scale": 0.72,
+    "margin": {"top": "12mm", "bottom": "14mm", "left": "12mm", "right": "12mm"},
     "print_background": True,
     "display_header_footer": True,
     "header_template": "<span></span>",

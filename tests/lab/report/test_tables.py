@@ -262,3 +262,5 @@ def test_each_cell_is_at_its_best_budget_and_another_interpretation_is_a_row():
     assert found.loc["MOON", "reason"] == at_laptop.set_index("row").loc["MOON", "reason"]
     page = soup("fedvck", 11)
     assert "directions are judged between rows of one budget" in page.get_text()
+    rows = [row.get_text(" ") for row in page.find_all("table")[-1].find_all("tr")]
+    assert any("FedVCK" in row and "laptop" in row for row in rows)  # the other budget of its cell
