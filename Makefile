@@ -56,7 +56,7 @@ book: $(INSTALLED)  ## run the notebooks, build the site into _build/html, check
 
 # links, alternative text, nothing from other servers; in a browser too, where there is one
 check: $(INSTALLED)  ## check the site that is already built
-	@SITE=_build/html $(PY) -m pytest -q --no-header tests/lab/site/test_built.py
+	@SITE=_build/html $(PY) -m pytest -q --no-header -n $(JOBS) tests/lab/site/test_built.py
 
 links: $(INSTALLED)  ## ask other servers whether the site's links to them still lead somewhere
 	@$(PY) -c 'from jupyter_book.cli.main import main; main()' build _build/staging --path-output . --builder linkcheck

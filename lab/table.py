@@ -303,10 +303,11 @@ class TableSpec(Part):
     @classmethod
     def find(cls, paper: str, table: str | int, root: Path | None = None) -> TableSpec:
         """One table; raises InputError for an unknown paper or table."""
-        specs = {spec.table: spec for spec in cls.of_paper(paper, root)}
-        if str(table) not in specs:
-            raise unknown(f"table of {paper}", str(table), specs)
-        return specs[str(table)]
+        path = (root or TABLES) / paper / f"{table}.yaml"
+        if not path.is_file():
+            known = {spec.table for spec in cls.of_paper(paper, root)}
+            raise unknown(f"table of {paper}", str(table), known)
+        return _loaded(path)
 
     @classmethod
     def ids(cls, root: Path | None = None) -> set[str]:

@@ -26,7 +26,7 @@ SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 _PREPARE = "document.querySelectorAll('.dropdown, details').forEach(one => one.remove())"
 _PAPER = {
     "format": "A4",
-    "scale": 0.72,
+    "scale": 0.69,
     "margin": {"top": "12mm", "bottom": "14mm", "left": "12mm", "right": "12mm"},
     "print_background": True,
     "display_header_footer": True,

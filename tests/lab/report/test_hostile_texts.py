@@ -13,6 +13,7 @@ import yaml
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 
+import lab
 from core.errors import InputError
 from lab import Experiment, Record, TableSpec
 from lab.report import (
@@ -71,7 +72,7 @@ def spec(tmp_path, monkeypatch) -> TableSpec:
     ]
     (path.parent / "published.csv").write_text("\n".join([PRINTED, *rows]))
     spec = TableSpec.load(path)
-    monkeypatch.setattr(TableSpec, "all", classmethod(lambda cls, root=None, paper="*": [spec]))
+    monkeypatch.setattr(lab.table, "TABLES", tmp_path)
     return spec
 
 

@@ -118,17 +118,14 @@ class Visitor:
         width, height = printing.SIZES["desktop"]
         screen = {"width": width, "height": height}
         self.view = chromium.new_page(viewport=screen, color_scheme="light")
-        self.view.route("**/*", self._route)
+        self.view.on("request", self._request)
         self.view.on("console", self._console)
         self.view.on("pageerror", lambda error: self.noted.append(f"script error: {error}"))
         self.view.on("response", self._response)
 
-    def _route(self, handler: Any) -> None:
-        if handler.request.url.startswith((self.address, "data:", "blob:", "about:")):
-            handler.continue_()
-        else:
-            self.noted.append(f"asks another server for {handler.request.url}")
-            handler.abort()
+    def _request(self, asked: Any) -> None:
+        if not asked.url.startswith((self.address, "data:", "blob:", "about:")):
+            self.noted.append(f"asks another server for {asked.url}")
 
     def _console(self, message: Any) -> None:
         if message.type == "error":
