@@ -78,7 +78,7 @@ batch = task.inputs(train.images[train.labels == label][:48])
 # The batch is one class. Each image is shifted in both forms, and drawn as the encoder sees it.
 
 # %%
-forms = {"dsu": "dsu", "as printed": "as_printed"}
+forms = {"dsu": "dsu", "Eq. 2 as written": "as_printed"}
 strips = {"real": batch} | {
     name: shift.uncertain_shift(batch, 1.0, Rng(seed).at("shift"), form)
     for name, form in forms.items()
@@ -243,9 +243,9 @@ variants = {
     "no shift (DM)": ("dm", {}),
     "no shift, twice the step": ("gddfl", {"shift_probability": 0}),
     "dsu, image channels": ("gddfl", {}),
-    "as printed, image channels": ("gddfl", {"shift": "as_printed"}),
+    "Eq. 2 as written, image channels": ("gddfl", {"shift": "as_printed"}),
     "dsu, inner layer": ("gddfl", {"shift_layer": 1}),
-    "as printed, inner layer": (
+    "Eq. 2 as written, inner layer": (
         "gddfl",
         {"shift": "as_printed", "shift_layer": 1},
     ),

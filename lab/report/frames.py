@@ -83,17 +83,16 @@ def evidence_frame(
 
 
 def left_out(
-    paper: str, table: str | int, measured: Mapping[str, Record] | None = None
+    frame: pd.DataFrame, spec: TableSpec, measured: Mapping[str, Record] | None = None
 ) -> pd.DataFrame:
-    """`table_frame` with the measured cells that `evidence_frame` leaves out, those of "quick" apart."""
+    """Rows like those of `evidence_frame` for its measured cells at other budgets, "quick" apart."""
     known = records() if measured is None else measured
-    spec = TableSpec.find(paper, str(table))
-    shown = {cell.names: cell.profile for cell in best_evidence(spec, known)}
+    shown = frame.set_index(["row", "column", "metric"])["profile"]
     cells = [
         cell
         for profile in BEST_FIRST[:-1]
         for cell in spec.cells(profile)
-        if shown[cell.names] != cell.profile and not cell.cut and cell.records(known)
+        if shown.get(cell.names, profile) != profile and not cell.cut and cell.records(known)
     ]
     return _frame(cells, known)
 

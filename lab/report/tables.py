@@ -62,8 +62,7 @@ def table(
             if name not in set(frame["column"]):
                 raise unknown("column of the table", name, set(frame["column"]))
         frame = frame[frame["column"].isin(columns)]
-    others = frame[:0] if profile else left_out(paper, table, measured)
-    others = others[others["column"].isin(names)]
+    others = frame[:0] if profile else left_out(frame, spec, measured)
     mixed = frame["profile"].where(frame["measured"].notna()).groupby(frame["column"])
     frame = frame.assign(several=mixed.transform("nunique") > 1)
     frame = frame.assign(
