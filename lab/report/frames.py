@@ -79,7 +79,10 @@ def evidence_frame(
 ) -> pd.DataFrame:
     """`table_frame` with each cell at the best budget at which it is measured (`best_evidence`)."""
     known = records() if measured is None else measured
-    return _frame(best_evidence(TableSpec.find(paper, str(table)), known), known)
+    frame = _frame(best_evidence(TableSpec.find(paper, str(table)), known), known)
+    elsewhere = " (table " + frame["table"] + ")"
+    frame["row"] += elsewhere.where(frame["table"] != str(table), "")
+    return frame
 
 
 def left_out(
@@ -207,12 +210,10 @@ def best_evidence(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]
         shown.append(known[0] if known else usual)
         for cell in of:
             for _, other in cell.alternatives():
-                name = f"{other.row} (table {other.table})"
-                new = other.row != cell.row and (name, *other.names[1:]) not in beside
+                new = other.row != cell.row and (other.table, *other.names) not in beside
                 if new and other.records(measured):
-                    row = other.row_entry.model_copy(update={"name": name})
-                    beside[name, *other.names[1:]] = attrs.evolve(
-                        other, row_entry=row, published=cell.published, rivals=()
+                    beside[other.table, *other.names] = attrs.evolve(
+                        other, published=cell.published, rivals=()
                     )
     return [*shown, *beside.values()]
 

@@ -20,6 +20,7 @@ FETCHED = {
 }
 ELSEWHERE = re.compile(r"(https?:)?//")
 _PLACE = re.compile(r"""\s(?:id|name)=["']([^"']+)""")
+_TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
 _IN_STYLE = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)")
 _IN_SCRIPT = re.compile(r"\bimport\b[^;\n]*[\"']((?:https?:)?//[^\"']+)")
 
@@ -57,6 +58,16 @@ def undescribed(page: Path) -> list[str]:
         if not decorative and (not alt or re.fullmatch(r"\S+\.(png|jpe?g|svg|gif|webp)", alt)):
             found.append(f"the image {image.get('src', '')[:80]} has no alt text")
     return found
+
+
+def stated(site: Path, name: str) -> list[dict[str, str]]:
+    """The measured lines of a page's lists of cells, by the names of their columns."""
+    text, found = (site / f"{name}.html").read_text(encoding="utf-8"), []
+    for table in (one for one in _TABLE.findall(text) if "run --cell" in one):
+        lines = BeautifulSoup(table, "html.parser").find_all("tr")
+        heads, *rows = [[cell.text for cell in line.find_all(["th", "td"])] for line in lines]
+        found += [dict(zip(heads, row, strict=True)) for row in rows]
+    return [row for row in found if row.get("measured")]
 
 
 def broken_links(site: Path, page: Path) -> list[str]:

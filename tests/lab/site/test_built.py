@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from lab import TableSpec
 from lab.report.site import pipeline
-from tests.lab.site.soundness import Visitor, problems, styles_elsewhere
+from tests.lab.site.soundness import Visitor, problems, stated, styles_elsewhere
 
 SITE = Path(os.environ.get("SITE", "no-site"))
 pytestmark = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="SITE names no site")
@@ -32,6 +34,20 @@ def test_styles_come_from_the_site_itself():
 @every
 def test_a_browser_finds_nothing_wrong(visitor, page):
     assert visitor.problems(page) == []
+
+
+def test_pages_do_not_contradict_each_other():
+    """A command, and runs that several tables share, have one mean over as many seeds on all pages."""
+    means, runs = defaultdict[object, set[str]](set), dict[str, str]()
+    for row in (row for page in pipeline.pages() for row in stated(SITE, page)):
+        command, measure, seeds = row["command"], row.get("measure"), row["seeds"].split()[0]
+        if command not in runs:
+            _, _, _, address, _, profile = command.split()
+            runs[command] = TableSpec.find_cell(address, profile).experiments[0].id
+        means[command, measure].add(f"{row['measured']} over {seeds}")
+        means[runs[command], measure, seeds].add(row["measured"])
+    assert len(means) > 1000
+    assert {key: of for key, of in means.items() if len(of) > 1} == {}
 
 
 def test_the_theme_button_reaches_light_and_dark(visitor):
