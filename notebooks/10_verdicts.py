@@ -41,20 +41,19 @@ from lab.report.intervals import interval, probability
 #
 # What is compared depends on the budget of the runs:
 #
-# | budget | what it shares with the paper | compared | verdicts |
-# |---|---|---|---|
-# | paper | all that the paper states | the number | equivalent, consistent, different, inconclusive |
-# | reduced | data, network, rounds and local epochs; fewer steps | the number | the same, or *not enough budget* |
-# | laptop, or other data | the method | the order of methods | direction agrees, disagrees, unsure |
-# | quick | the method | nothing | - |
+# ```{figure} ../book/_static/verdicts.svg
+# :alt: Budgets on the left, questions in the middle, verdicts on the right. At the budgets paper and reduced the interval of ours minus the paper's number gives equivalent, consistent, inconclusive or different. What is different at the reduced budget is not enough budget, unless a sweep of budgets shows that more steps change nothing. What is different, while another choice that the paper leaves open is not, or the other way round, depends on our choice. At the laptop budget, or on other data, only the order of pairs of methods is compared: direction agrees, disagrees or unsure. The quick budget compares nothing.
+# :name: fig-verdicts
+# :width: 620px
+#
+# Which budget gives which verdict.
+# ```
 #
 # - **equivalent**: the 90% interval of ours minus the paper's is within a margin: two points for percentages, 0.02 for areas
 #   under curves, else 2% of the paper's value.
 # - **different**: it is farther away than the margin, and the 95% interval leaves out 0.
 # - **inconclusive**: neither, and a difference of two and a half margins could have been missed.
 # - **consistent**: the rest.
-# - **depends on our choice**: different or not by something that the paper does not say, where both choices were run.
-# - **not enough budget**: different, with fewer steps than the paper's, and no sweep of its own shows that more change nothing.
 # - **direction agrees** or **disagrees**: of the pairs of methods that the paper tells apart, more than half are ordered as in
 #   the paper, or the other way round, by the 90% interval of their paired differences; else **unsure**.
 # - **not compared**: nothing is reported for it, or the comparison is not fair. **pending**: not run, or with fewer seeds than

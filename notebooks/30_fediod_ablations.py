@@ -6,8 +6,8 @@
 # *Learn first:* [FedIOD](28_fediod).
 #
 # The generator minimises a sum of four terms {eq}`eq:iod-generator`, and the student learns from an ensemble with
-# weights by class and input {eq}`eq:iod-importance`. Each term and factor is a setting of one algorithm. First we take
-# them apart with all networks fixed; then come the paper's Table 6 and variants that learn.
+# weights by class and input {eq}`eq:iod-importance`. First we take both apart with all networks fixed; then come the
+# paper's Table 6 and variants that learn.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -26,42 +26,28 @@ dataset = "digits"
 alpha = 0.3
 clients = 3
 rounds = 3
-steps = 6
-student_steps = 3
 seed = 0
 profile = "quick"
 shown = "best"
 
-# %%
+# %% tags=["hide-input"]
 from functools import partial
 
 import pandas as pd
-import seaborn as sns
 import torch
 
 from core import distillation
 from core.models import Stacked
 from core.rng import Rng
 from lab.report import dots, lines, show, source, table, table_frame
-from lab.report.charts import canvas
 from lab.report.lesson import answers, distilled, share_right, small_lesson
 from lab.report.results import gains
 
 best = None if shown == "best" else shown
-lesson = small_lesson(
-    profile,
-    {
-        "distill_steps": steps,
-        "student_steps": student_steps,
-        "scored_images": 0,
-    },
-    dataset=dataset,
-    alpha=alpha,
-    clients=clients,
-    rounds=rounds,
-    seed=seed,
-    evaluate_every=rounds,
-)
+short = {"distill_steps": 6, "student_steps": 3, "scored_images": 0}
+fields = {"dataset": dataset, "alpha": alpha, "clients": clients}
+fields |= {"rounds": rounds, "evaluate_every": rounds, "seed": seed}
+lesson = small_lesson(profile, short, **fields)
 task, teachers = lesson.task, lesson.teachers
 counts, pi = lesson.counts, lesson.shares
 train_set, test = task.dataset.train, task.dataset.test
@@ -136,7 +122,7 @@ pd.DataFrame(rows).T.round(2)
 
 # %% [markdown]
 # Read down a column: which term changes this quantity, and whose side effect is it? `classes` says how many classes the
-# images show in the mean answer over all of them; no term asks them to differ.
+# images show; no term asks them to differ.
 #
 # All weights are 1 in the paper, so the length of a term's gradient says who decides about an image. The cosine between
 # two gradients says whether they help each other (1) or fight (-1); means over images:
@@ -167,8 +153,7 @@ pd.DataFrame(
 # L_\text{unique} = L_\text{conf} - \mathbb{E}_\xi \bigl[ H(\bar q) \bigr] :
 # $$ (eq:ioa-share)
 #
-# uniqueness alone already makes each teacher sure, so the gains of both cannot be expected to add up. In a run, without
-# $L_\text{mimic}$ so that nothing drowns them:
+# uniqueness alone already makes each teacher sure. In a run, without $L_\text{mimic}$ so that nothing drowns them:
 
 # %%
 both = {
@@ -314,57 +299,24 @@ pd.DataFrame(
 # %% [markdown]
 # ## Table 6
 #
-# Two rows of the table have seven marks for eight columns in the text at hand. If each lost its first mark, columns 5
-# to 8 are the four combinations and the last is the full method: we take that. If each lost its last but one, the full
-# method is the last as well, but columns 5 to 7 exchange places. Numbers are the paper's accuracies.
-
-# %%
-reported = table_frame("fediod", 6, best).dropna(subset="printed")
-reported = reported.set_index("row")["printed"]
-given = {"confidence": "xxxxvxv", "uniqueness": "xxxxxvv"}
-layouts = {
-    "first mark lost (taken here)": lambda marks: "x" + marks,
-    "last but one lost": lambda marks: f"{marks[:-1]}x{marks[-1]}",
-}
-grids = pd.concat(
-    {
-        name: pd.DataFrame(
-            {
-                term: [mark == "v" for mark in place(marks)]
-                for term, marks in given.items()
-            },
-            index=reported.map("{:.2f}".format),
-        ).T
-        for name, place in layouts.items()
-    }
-)
-with canvas(7.2, 2.4, "Two layouts of Table 6") as axes:
-    names = grids.map({True: "on", False: ""}.get)
-    sns.heatmap(
-        grids.astype(int),
-        annot=names,
-        fmt="",
-        cbar=False,
-        cmap="Blues",
-        vmax=2,
-        linewidths=1,
-        ax=axes,
-    )
-    axes.set_yticklabels([f"{term}, {how}" for how, term in grids.index])
-    axes.set(xlabel="accuracy (%) of the column", ylabel="")
-show(
-    axes.figure,
-    alt="Which column has confidence and uniqueness on. First mark lost: "
-    "columns 5 to 8 have neither, confidence, uniqueness, both. Last but one "
-    "lost: confidence, uniqueness, neither, both.",
-)
-
-# %% [markdown]
+# Two rows of the table have seven marks for eight columns in the text at hand. Which mark each lost decides which column
+# has which loss:
+#
+# ```{figure} ../book/_static/table6.svg
+# :alt: Eight columns of Table 6 and the marks of confidence and uniqueness in two layouts. First mark lost, which is taken here: columns 5 to 8 have neither, confidence, uniqueness, both. Last but one lost: confidence, uniqueness, neither, both.
+# :name: fig-table6
+# :width: 480px
+#
+# Two layouts of Table 6.
+# ```
+#
 # A second doubt: the row that says which of the two columns with $\tau = 1$ has the weights `*`, which we take as
 # weights by class only, is lost. Here `*` is the lower one. By how many points does each step change the accuracy?
 # Differences with 90% intervals over paired seeds; from the second row to the third, three things change at once.
 
 # %%
+reported = table_frame("fediod", 6, best).dropna(subset="printed")
+reported = reported.set_index("row")["printed"]
 pairs = {
     "local weights in L_gan": ("GAN, average weights", "GAN, Eq. 2"),
     "L_mimic at tau = 1, *": ("GAN, Eq. 2", "+ mimic tau 1, *"),
@@ -388,9 +340,7 @@ for column, of in changes.groupby("column", sort=False):
 table("fediod", 6, best)
 
 # %% [markdown]
-# A line that contains 0 says nothing about its step. The [verdict](34_status) on "every module helps" takes them
-# together, and the [results](29_fediod_results) show why few of these runs learn: at this budget the images become
-# almost one.
+# A line that contains 0 says nothing about its step. The [results](29_fediod_results) show why few of these runs learn.
 #
 # ## Variants that learn
 #
