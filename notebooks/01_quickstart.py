@@ -36,8 +36,8 @@ from lab.report import curves, partition_plot, show
 # %% [markdown]
 # ## Who holds what
 #
-# An experiment is plain data: an algorithm, a data set, a way to hand out the data, and a seed. The *profile* says how
-# much is computed; it fills in the rest, such as the width of the network.
+# An experiment is plain data: an algorithm, a data set, a way to hand out the data, and a seed. The budget (`profile`)
+# says how much is computed; it fills in the rest, such as the width of the network.
 
 # %%
 experiment = apply(

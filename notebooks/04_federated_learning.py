@@ -41,29 +41,22 @@ import lab
 from core import algorithms, federation
 from core.data import partition
 from core.rng import Rng
-from lab.profiles import apply
 from lab.report import curves, lines, partition_plot, show, source, table
+from lab.report.lesson import Lesson
 
-
-# %%
-def experiment(algorithm="fedavg", alpha=alpha, **settings):
-    return apply(
-        profile,
-        {
-            "algorithm": algorithm,
-            "dataset": dataset,
-            "partition": {"name": "dirichlet", "alpha": alpha},
-            "model_options": {"depth": 2, "width": 16},
-            "clients": clients,
-            "rounds": rounds,
-            "settings": {"local_steps": 10, "lr": 0.05, "batch_size": 32}
-            | settings,
-            "seed": seed,
-        },
-    )
-
-
-task = lab.make_task(experiment())
+#: what all runs of this page share
+lesson = Lesson(
+    profile,
+    "fedavg",
+    dataset=dataset,
+    alpha=alpha,
+    clients=clients,
+    rounds=rounds,
+    seed=seed,
+    model_options={"depth": 2, "width": 16},
+    settings={"local_steps": 10, "lr": 0.05, "batch_size": 32},
+)
+task = lesson.task
 
 # %% [markdown] tags=["slide"]
 # ## The goal
@@ -119,11 +112,9 @@ source(algorithms.find("fedavg").local_update)
 # $$ (eq:fl-average)
 
 # %% [markdown]
-# The running means and variances of batch normalisation are averaged as well. They are no parameters, and some programs
-# forget them: then the averaged model is tested with the statistics of an untrained network.
-#
-# A round is the same for most methods, so it is written once. Every message passes a ledger that counts its bytes, and
-# every upload is validated before the server uses it.
+# The running means and variances of batch normalisation are averaged as well, though they are no parameters. A round is
+# the same for most methods, so it is written once: every message passes a ledger that counts its bytes, and every upload
+# is validated before the server uses it.
 
 # %%
 source(federation.Algorithm.round)
@@ -145,7 +136,7 @@ source(federation.Algorithm.round)
 
 # %%
 def one_round(plan):
-    """The algorithm, its state, the model sent (D,), the uploads."""
+    """The server's state, the model that it sends, the uploads."""
     members, rng = lab.make_clients(plan, task), Rng(plan.seed)
     algorithm = plan.new_algorithm()
     state = algorithm.initialise(task, rng.at("initialise"))
@@ -155,7 +146,7 @@ def one_round(plan):
     uploads = algorithm.at_clients(
         "client_update", members, sent, rng.at("round", 1, "client")
     )
-    return algorithm, state, sent[0], uploads
+    return state, sent[0], uploads
 
 
 def vector(message):
@@ -170,7 +161,7 @@ def vector(message):
 
 
 def drift_and_distance(plan):
-    _, _, sent, uploads = one_round(plan)
+    _, sent, uploads = one_round(plan)
     start = vector(sent)
     models = torch.stack([vector(upload) for upload in uploads.values()])
     apart = (models - models.mean(0)).norm(dim=1)
@@ -182,7 +173,7 @@ def drift_and_distance(plan):
 rows = []
 for value in (0.05, 0.3, 1.0, 10.0, 100.0):
     for steps in (2, 10):
-        plan = experiment(alpha=value, local_steps=steps)
+        plan = lesson.but(alpha=value).experiment(local_steps=steps)
         rows.append(
             (value, drift_and_distance(plan)[0], f"{steps} local steps")
         )
@@ -234,23 +225,15 @@ source(algorithms.find("fedprox").loss)
 
 
 # %% tags=["slide"]
-def run(algorithm, **settings):
-    plan = experiment(algorithm, **settings)
-    record = lab.new_record(plan, task)
-    for result in lab.rounds(plan, task=task):
-        record.add(result)
-    return record
-
-
-records = [
-    run("centralized"),
-    run("standalone"),
-    run("fedavg"),
-    run("fedprox", mu=0.1),
-    run("scaffold"),
-    run("fedavgm", server_momentum=0.7),
+runs = [
+    lesson.run("centralized"),
+    lesson.run("standalone"),
+    lesson.run("fedavg"),
+    lesson.run("fedprox", mu=0.1),
+    lesson.run("scaffold"),
+    lesson.run("fedavgm", server_momentum=0.7),
 ]
-show(curves(records, title=f"{dataset}, alpha = {alpha:g}"))
+show(curves([run.record for run in runs], title=lesson.title))
 
 # %% [markdown]
 # One seed and few rounds say nothing about the order of the methods. SCAFFOLD takes plain SGD, as its paper does, the
@@ -279,26 +262,14 @@ table("reference", 1, shown)
 # $$ (eq:fl-bytes)
 
 # %% [markdown]
-# The ledger counts what is really sent. Beside the model these are the running statistics of batch normalisation and a
-# few bytes about it; without them the two numbers agree:
-
-# %%
-model = task.new_model(Rng(0))
-numbers = sum(parameter.numel() for parameter in model.parameters())
-fedavg = records[2]
-counted = sum(fedavg.bytes[way]["parameters"] for way in ("up", "down"))
-counted, 2 * rounds * clients * 4 * numbers
-
-# %% [markdown]
 # The cost does not depend on how much a client has learned. This is where the papers of this book come in: they send
 # [condensed images](05_dataset_condensation) or [predictions](06_knowledge_distillation) in place of the model, and hope
-# to need fewer rounds. [What each of them sends](08_communication) has a page.
+# to need fewer rounds. [Bytes](08_communication) compares what each of them sends with what the ledger counts.
 #
 # ## A client that lies
 #
-# A server cannot see its clients' data, so it cannot see who lies about them. `core.federation.validation` refuses
-# uploads that cannot be honest, such as numbers that are not finite. What passes may still be hostile: one client may
-# send the opposite of what it has learnt, ten times as long.
+# `core.federation.validation` refuses uploads that cannot be honest, such as numbers that are not finite. What passes may
+# still be hostile: one client may send the opposite of what it has learnt, ten times as long.
 #
 # In place of the mean {eq}`eq:fl-average` the server may take, of each number, the median over the clients, or the mean
 # without the largest and the smallest tenth {cite:p}`byzantinerobust`. Or it cuts each update $\Delta_k = w^k - w_t$ to
@@ -354,7 +325,7 @@ counted, 2 * rounds * clients * 4 * numbers
 #
 # ```python
 # for steps in (1, 10, 50):
-#     print(steps, drift_and_distance(experiment(local_steps=steps)))
+#     print(steps, drift_and_distance(lesson.experiment(local_steps=steps)))
 # ```
 #
 # The drift hardly changes: already with the first batch clients point in different directions, because their batches
@@ -407,7 +378,8 @@ assert abs(sent / bytes_per_mb - 12.2) < 0.05, (
 #
 #
 # def by_rule(alpha):
-#     _, state, sent, honest = one_round(experiment(alpha=alpha, local_steps=40))
+#     plan = lesson.but(alpha=alpha).experiment
+#     state, sent, honest = one_round(plan(local_steps=40))
 #     liar = max(honest, key=lambda k: honest[k].meta["samples"])
 #     turned = {
 #         name: sent.tensors[name] - 10 * (value - sent.tensors[name])
@@ -417,7 +389,7 @@ assert abs(sent / bytes_per_mb - 12.2) < 0.05, (
 #     lie = Message(honest[liar].tensors | turned, honest[liar].meta)
 #     rows = {}
 #     for rule in RULES:
-#         method = experiment(alpha=alpha, aggregation=rule).new_algorithm()
+#         method = plan(aggregation=rule).new_algorithm()
 #         for who, uploads in {"honest": honest, "lie": honest | {liar: lie}}.items():
 #             model = method.model(method.server_update(state, uploads, Rng(seed)))
 #             accuracy = 100 * task.evaluate(model)["accuracy"]

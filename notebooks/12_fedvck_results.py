@@ -25,7 +25,7 @@ if importlib.util.find_spec("core") is None:
 shown = "best"
 size = "converged"
 
-# %%
+# %% tags=["hide-input"]
 import pandas as pd
 import torch
 
@@ -104,7 +104,7 @@ table("fedvck", 9, best)
 # Do the numbers follow from what the paper says? A model costs 4 bytes a parameter and client; the size, channels and classes
 # of the images decide how many there are. One MB is $2^{20}$ bytes:
 
-# %%
+# %% tags=["hide-input"]
 #: side, channels and classes of the images, share of condensed images
 facts = pd.DataFrame(
     {
@@ -138,11 +138,11 @@ networks.assign(paper=reported["FedAvg"]).round(2)
 # %% [markdown]
 # All but one agree to the digit. OrganC has 11 classes and Pneumonia two, but the paper gives both the cost of two.
 #
-# A condensed image costs one byte a pixel and channel. Each class of a client gets its share, rounded up, and at least five
-# images, as in the released code; and the authors' files of splits leave out classes of which a client has few images. For the
-# splits at 0.05 that are at hand:
+# A condensed image costs one byte a pixel and channel ([formula](08_communication)). Each class of a client gets its share,
+# rounded up, and at least five images, as in the released code; the authors' files of splits leave out classes of which a
+# client has few images. For the splits at 0.05 that are at hand:
 
-# %%
+# %% tags=["hide-input"]
 splits = pd.read_csv(TABLES / "fedvck" / "split_sizes.csv").query("listed")
 rows = {}
 for name, of in splits.groupby("dataset"):
@@ -157,9 +157,8 @@ for name, of in splits.groupby("dataset"):
 pd.DataFrame(rows).T.round(2)
 
 # %% [markdown]
-# STL10 has colour images, but the paper's cost is that of one channel. Mean logits and labels, which are sent as well, are not
-# counted in the paper, and neither is the download: a model in every round, as in FedAvg. [Bytes](08_communication) has the
-# formula.
+# STL10 has colour images, but the paper's cost is that of one channel. The paper counts neither the mean logits and labels,
+# which are sent as well, nor the download: a model in every round, as in FedAvg.
 #
 # ## Tables 6 and 12: privacy
 #
@@ -179,7 +178,7 @@ table("fedvck", 12, best)
 # images as they are (*random selection*) hide nothing. Mean area under the curve (AUC), minus what an attack has that knows
 # nothing (which is above 0.5, as each client below 0.5 counts as 0.5), over seeds:
 
-# %%
+# %% tags=["hide-input"]
 tables = (6, 12, "privacy")
 runs = pd.concat(table_runs("fedvck", n, best and [best]) for n in tables)
 runs = runs.drop_duplicates("id")
@@ -268,7 +267,7 @@ lead_figure("nearest", "FedVCK as released, Adam, twice", "CIFAR-10")
 # The best of many settings looks better than it is. How many settings of each method were run with the test images of
 # CIFAR-10 at 0.05 in view:
 
-# %%
+# %% tags=["hide-output"]
 settings_seen("cifar10", 0.05).query("settings > 1").set_index("method")
 
 # %% [markdown]
@@ -333,11 +332,10 @@ medical.sort_values(["column", "balanced_accuracy"], ascending=False)
 # %% [markdown]
 # ## Accuracy against bytes
 #
-# All methods in two columns of Tables 3 and 11, both directions counted, at the budget of the tables. Along a vertical line
-# read what each method reaches for the same traffic, along a horizontal one what the same accuracy costs. A level line can be a
-# model that names one class only.
+# All methods in two columns of Tables 3 and 11, both directions counted, at the budget of the tables. A level line can be a model
+# that names one class only.
 
-# %%
+# %% tags=["hide-output"]
 for number, column in ((3, "pneumoniamnist_224-0.05"), (11, "cifar10-0.05")):
     runs = table_runs("fedvck", number, [shown if best else "laptop"])
     runs = runs[runs["column"] == column].drop_duplicates("id")
@@ -355,12 +353,14 @@ for number, column in ((3, "pneumoniamnist_224-0.05"), (11, "cifar10-0.05")):
 # %% [markdown]
 # ## Out of memory
 #
-# The paper has FedGAN and DFRD run out of memory on images of 224 pixels: DFRD's generator needs the gradient through all
-# clients' models at once, and FedGAN keeps a generator and a wide discriminator at full size. Counting the outputs of all layers
-# for a batch of 64 neither reaches the 24 GB of the paper's GPU, so this can be neither confirmed nor refuted. Whether a method
-# fits depends on the machine, the batch and the program: it is no result to reproduce.
+# The paper has FedGAN and DFRD run out of memory on images of 224 pixels. Whether a method fits depends on the machine, the
+# batch and the program: it is no result to reproduce. By the outputs of all layers for a batch of 64 neither reaches the 24 GB of
+# the paper's GPU.
 #
 # ## What we chose
+#
+# ```{admonition} Where the paper is silent
+# :class: dropdown
 #
 # | the paper leaves open, or its code has another | here | setting |
 # |---|---|---|
@@ -373,6 +373,7 @@ for number, column in ((3, "pneumoniamnist_224-0.05"), (11, "cifar10-0.05")):
 # | FedDM's statistics and initialisation | those of a batch, noise; *running* and *real images* are rows of their own | `statistics` |
 # | networks of FedGAN | as large as its bytes in Table 9 | `generator_width` |
 # | what an attacker trains on condensed images | what the server trains | - |
+# ```
 #
 # [Paper and code](15_fedvck_paper_vs_released) has all differences to the released code.
 #

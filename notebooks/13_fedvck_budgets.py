@@ -5,10 +5,8 @@
 # FedDM {cite:p}`feddm` is the initialisation of the condensed images?\
 # *Time:* some seconds on one CPU core. *Data:* the records that come with the book; scikit-learn's digits for one round.
 #
-# A round of FedVCK has two parts: the clients condense their images, and [the server](11_fedvck) trains on what they
-# send. Both are paid for in passes over images. The paper does not say how many update steps its images take, nor what
-# the images of its baselines start from. This page varies both on one cell of the [results](12_fedvck_results): CIFAR-10
-# at a Dirichlet alpha of 0.05 (Table 11).
+# The paper does not say how many update steps the clients' images take, nor what the images of its baselines start from.
+# This page varies both on one cell of the [results](12_fedvck_results): CIFAR-10 at a Dirichlet alpha of 0.05 (Table 11).
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -31,10 +29,9 @@ seed = 0
 profile = "quick"
 shown = "best"
 
-# %%
+# %% tags=["hide-input"]
 import pandas as pd
 
-from core.families import condensing
 from core.privacy import leakage
 from core.rng import Rng
 from lab import TableSpec, make_clients
@@ -46,7 +43,6 @@ from lab.report import (
     image_rows,
     lines,
     show,
-    source,
     table,
 )
 from lab.report.frames import table_runs
@@ -96,10 +92,10 @@ show(
 )
 
 # %% [markdown]
-# Accuracy depends on the budget and on the optimiser of the images more than on most choices of the method. All rows
-# of this size, each beside what the paper reports for its method:
+# Compare the four lines at one budget, and each line at its two ends. All rows of this size, each beside what the paper
+# reports for its method:
 
-# %%
+# %% tags=["hide-output"]
 readings_beside("fedvck", "ladder", size, reported).round(1)
 
 # %% [markdown]
@@ -107,8 +103,8 @@ readings_beside("fedvck", "ladder", size, reported).round(1)
 # were used to choose among the other rows, so it is [alpha 0.02](12_fedvck_results) that tests the choice.
 #
 # *As many real images* is a control: the server trains as long on random *real* images, as many as FedVCK sends in
-# ten rounds. A federation may not send them; they say what a budget of images and steps can give. How far is each row
-# from FedVCK with Adam (mean over paired seeds, 90% interval where there are several)?
+# ten rounds. A federation may not send them; they say what so many images and steps can give. How far is each row from
+# FedVCK with Adam (mean over paired seeds, 90% interval where there are several)?
 
 # %%
 others = gains("fedvck", "ladder", "accuracy", adam, size)
@@ -119,7 +115,7 @@ show(dots(others, f"points above {adam}"))
 # %% [markdown]
 # With half of the width and a tenth of the work a run takes minutes, so more rows are measured there:
 
-# %%
+# %% tags=["hide-output"]
 table("fedvck", "budget", best)
 
 # %% [markdown]
@@ -128,7 +124,7 @@ table("fedvck", "budget", best)
 # An [early version](https://github.com/Youth-49/FedVCK_2024/tree/4446315/results) of the authors' repository has the log
 # of one run of this cell: 10,000 update steps of the images and 1,000 epochs of the server in each round.
 
-# %%
+# %% tags=["hide-input"]
 levels = [name for name in dict.fromkeys(wide["row"]) if name.startswith(adam)]
 levels = [name for name in levels if name.endswith(("Adam", *multiples))]
 rows = wide[wide["row"].isin(levels)]
@@ -205,23 +201,10 @@ show(
 # like them:
 
 # %%
-lesson = Lesson(
-    profile,
-    "feddm",
-    dataset=dataset,
-    alpha=alpha,
-    clients=clients,
-    rounds=1,
-    seed=seed,
-    train_fraction=0.2,
-    own={
-        "feddm": {
-            **SMALL["fedvck"],
-            "iterations": iterations,
-            "server_steps": 20,
-        }
-    },
-)
+small = SMALL["fedvck"] | {"iterations": iterations, "server_steps": 20}
+split = {"alpha": alpha, "clients": clients, "train_fraction": 0.2}
+fields = {"dataset": dataset, "rounds": 1, "seed": seed}
+lesson = Lesson(profile, "feddm", settings=small, **split, **fields)
 client = make_clients(lesson.experiment(), lesson.task)[0]
 
 
@@ -319,11 +302,7 @@ show(dots(pd.concat(rows), "points"))
 # no statistics; the *running statistics* of the received model (`evaluation mode`) serve both sides; and FedVCK's
 # latent constraints {eq}`eq:dc-latent`. Over a baseline without any of these a part of FedVCK's lead may be that of the
 # constraints alone.
-
-# %%
-source(condensing.starts)
-
-# %% [markdown]
+#
 # ## At the paper's size
 #
 # All ten rounds, the paper's network and share of images, 160 update steps by Adam for both methods, beside FedVCK
@@ -339,8 +318,7 @@ both = both.rename(columns={"row": "name", "gain": "value"})
 show(dots(both.sort_values("value", ascending=False), f"points above {adam}"))
 
 # %% [markdown]
-# FedDM and FedVCK from real images are both ahead of FedVCK from noise, and so are real images as they are. So a lead
-# of seven points over FedDM, as the paper reports, says little unless both initialisations are known.
+# A lead of seven points over FedDM, as the paper reports, says little unless both initialisations are known.
 #
 # ## Take away
 #

@@ -131,22 +131,11 @@ table("fedvck", 13, best)
 # as in the paper; the code's `warm_start` would make adjacent rounds alike whatever is selected.
 
 # %%
-lesson = Lesson(
-    profile,
-    "fedvck",
-    dataset=dataset,
-    alpha=alpha,
-    clients=clients,
-    rounds=rounds,
-    seed=seed,
-    settings={
-        **SMALL["fedvck"],
-        "iterations": iterations,
-        "server_steps": 30,
-        "warm_start": warm_start,
-        "wire": wire,
-    },
-)
+small = SMALL["fedvck"] | {"iterations": iterations, "server_steps": 30}
+small |= {"warm_start": warm_start, "wire": wire}
+split = {"alpha": alpha, "clients": clients}
+fields = {"dataset": dataset, "rounds": rounds, "seed": seed}
+lesson = Lesson(profile, "fedvck", settings=small, **split, **fields)
 task = lesson.task
 runs = {
     "no part": lesson.run(wo_lrc=True, wo_pw=True, wo_latent=True),

@@ -5,7 +5,8 @@
 # *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits.
 #
 # Every row of the paper's tables is a method of its own here, written from its own paper and with its own
-# hyper-parameters; [judging a number](10_verdicts) says how these were chosen. Most are FedAvg with one more thing:
+# hyper-parameters; [judging a number](10_verdicts) says how these were chosen. Most are FedAvg with one more thing.
+# [FedAvg and FedProx](04_federated_learning) have a page; the others follow.
 #
 # | method | what is new | where | what crosses the network beside the model |
 # |---|---|---|---|
@@ -52,7 +53,7 @@ iterations = 40
 seed = 0
 profile = "quick"
 
-# %%
+# %% tags=["hide-input"]
 from functools import partial
 
 import pandas as pd
@@ -64,7 +65,7 @@ from core import server
 from core.baselines import desa, dfrd, feddm, fedgan, fedmix, moon
 from core.federation import tensors
 from core.rng import Rng
-from lab.report import image_rows, lines, method_name, show, source
+from lab.report import image_rows, method_name, show, source
 from lab.report.lesson import SMALL, Lesson
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
@@ -111,54 +112,6 @@ pd.DataFrame(
         for name, run in runs.items()
     }
 ).T.round(1)
-
-# %% [markdown]
-# ## FedAvg: the average of models
-#
-# The server averages the clients' models with the weights $n_k / N$, {eq}`eq:fl-average`. Each client forgets what it
-# does not have, and every client forgets something else. What the methods below try to mend is that the average loses
-# as well, once clients go too far apart.
-
-# %%
-source(server.weighted_average)
-
-# %% [markdown]
-# ## FedProx: stay near
-#
-# A client minimises $F_k(w) + \frac{\mu}{2} \lVert w - w_t \rVert^2$, {eq}`eq:fl-prox`. The gradient of the second
-# term, $\mu (w - w_t)$, pulls back. How far do clients go in one round for different $\mu$?
-
-
-# %%
-state = runs["fedavg"].state
-
-
-def distance(mu):
-    """Mean distance of the clients' models from the one they received."""
-    method, far = lesson.experiment("fedprox", mu=mu).new_algorithm(), []
-    for client in members:
-        sent = method.broadcast(state, client.id)
-        answer = method.client_update(client, sent, Rng(seed).at(client.id))
-        moved = [
-            (answer.tensors[name] - start).flatten()
-            for name, start in sent.tensors.items()
-            if name.startswith("parameters/")
-        ]
-        far.append(torch.cat(moved).norm().item())
-    return sum(far) / len(far)
-
-
-mus = pd.DataFrame({"mu": [0.01, 0.1, 1.0, 10.0], "label": "FedProx"})
-show(
-    lines(
-        mus.assign(distance=mus["mu"].map(distance)),
-        "mu",
-        "distance",
-        ylabel="mean distance from the received model",
-        log="x",
-        title="A larger mu holds back",
-    )
-)
 
 # %% [markdown]
 # ## MOON: see as the others see
@@ -272,7 +225,7 @@ same(losses, fedgan.adversarial_losses(real, fake))
 # $\pi_i^y$ is the share of client $i$ in the samples of class $y$; $\tilde s$ comes from a moving average of the
 # generator, so that old lessons are not forgotten. Here $\mathrm{KL}(a, b) = \sum b \log(b / a)$.
 
-# %%
+# %% tags=["hide-output"]
 source(dfrd.DFRD.generator_loss)
 
 # %% [markdown]
@@ -311,7 +264,7 @@ source(feddm.disturbance)
 # $L_{REG}$ pulls features of a class towards those of its anchors; $Z_i$ is what the *other* clients' models say of the
 # anchors. DESA has no server; FedVCK's comparison has a global model, so models are averaged here.
 
-# %%
+# %% tags=["hide-output"]
 source(desa.DESA.objective)
 
 # %% [markdown]

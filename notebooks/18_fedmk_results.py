@@ -160,6 +160,9 @@ table("fedmk", "figure2", best)
 #
 # There is no released code. Numbers and sentences of the paper that do not agree are among the [errata](../book/errata).
 #
+# ```{admonition} Where the paper is silent
+# :class: dropdown
+#
 # | the paper leaves open | here | setting |
 # |---|---|---|
 # | the loss of Eq. 8 at $\mathbf{w}^c$ or $\mathbf{w}^*$ | at $\mathbf{w}^*$ (Eq. 6) | - |
@@ -179,6 +182,7 @@ table("fedmk", "figure2", best)
 # | classes that a client lacks | no knowledge of them | `classes` |
 # | $p(y)$ of Eq. 10 | the shares of the classes among the uploaded images | - |
 # | how many pseudo samples | as many as uploaded, so $\beta = 1$ | `pseudo` |
+# ```
 #
 # (sec-mk-rate)=
 # ### Tries

@@ -22,12 +22,9 @@ if importlib.util.find_spec("core") is None:
 
 # %% tags=["parameters"]
 dataset = "digits"
-alpha = 0.5
 clients = 6
 active = 4
 rounds = 3
-images_per_class = 5
-iterations = 12
 seed = 0
 profile = "quick"
 shown = "best"
@@ -61,22 +58,10 @@ source(condensation.dynamic_weights)
 # end.
 
 # %%
-lesson = Lesson(
-    profile,
-    "fedmk",
-    dataset=dataset,
-    alpha=alpha,
-    clients=clients,
-    rounds=rounds,
-    seed=seed,
-    model="lenet",
-    active=active,
-    settings={
-        **SMALL["fedmk"],
-        "images_per_class": images_per_class,
-        "iterations": iterations,
-    },
-)
+small = SMALL["fedmk"] | {"images_per_class": 5, "iterations": 12}
+split = {"alpha": 0.5, "clients": clients, "active": active}
+fields = {"dataset": dataset, "model": "lenet", "rounds": rounds, "seed": seed}
+lesson = Lesson(profile, "fedmk", settings=small, **split, **fields)
 task, client = lesson.task, max(lesson.members(), key=len)
 states = {"start": lesson.start(), f"round {rounds}": lesson.run().state}
 slopes, losses, ranked = (1.0, 5.0, 10.0), {}, []

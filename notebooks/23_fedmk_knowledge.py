@@ -22,12 +22,9 @@ if importlib.util.find_spec("core") is None:
 
 # %% tags=["parameters"]
 dataset = "digits"
-alpha = 0.5
 clients = 6
 active = 4
 rounds = 3
-images_per_class = 5
-iterations = 12
 seed = 0
 profile = "quick"
 shown = "best"
@@ -59,23 +56,11 @@ table("fedmk", "figure3", best)
 # On digits, with what an upload costs. For Table 7, below, clients also condense sets of the smallest size.
 
 # %%
-lesson = Lesson(
-    profile,
-    "fedmk",
-    dataset=dataset,
-    alpha=alpha,
-    clients=clients,
-    rounds=rounds,
-    seed=seed,
-    model="lenet",
-    active=active,
-    settings={
-        **SMALL["fedmk"],
-        "images_per_class": images_per_class,
-        "iterations": iterations,
-    },
-)
-sizes = (2, images_per_class, 4 * images_per_class)
+small = SMALL["fedmk"] | {"images_per_class": 5, "iterations": 12}
+split = {"alpha": 0.5, "clients": clients, "active": active}
+fields = {"dataset": dataset, "model": "lenet", "rounds": rounds, "seed": seed}
+lesson = Lesson(profile, "fedmk", settings=small, **split, **fields)
+sizes = (2, 5, 20)
 runs = {
     size: lesson.run(images_per_class=size, compare_size=sizes[0])
     for size in sizes
@@ -134,7 +119,7 @@ def noise(like, *purpose):
     return 2 * torch.rand(like.shape, generator=draws).to(like.device) - 1
 
 
-model = lesson.task.model_from(runs[images_per_class].state.tensors).eval()
+model = lesson.task.model_from(runs[5].state.tensors).eval()
 spaces = {
     "pixels, -1 to 1": lambda x: x,
     "pixels, 0 to 1": lambda x: (x + 1) / 2,
@@ -173,9 +158,9 @@ table("fedmk", 7, best)
 #
 # ## How much is sent
 #
-# The paper bounds what membership inference can gain by $|\hat{\mathcal{D}}| / |\mathcal{D}|$, and says that the first is
-# "much fewer". Condensed images of a client with all classes, and images that a client has on average (half of the
-# training set over 20 clients):
+# The paper bounds what membership inference can gain by $|\hat{\mathcal{D}}| / |\mathcal{D}|$, the first being "much
+# fewer". Condensed images of a client with all classes, and images that a client has on average (half of the training set
+# over 20 clients):
 
 # %%
 counts = {
@@ -219,7 +204,7 @@ sent.assign(ratio=sent["condensed"] / sent["data"]).round(2)
 # :class: dropdown
 #
 # ```python
-# whole = condensed(runs[images_per_class])
+# whole = condensed(runs[5])
 # earth_movers_distance(whole, torch.cat([whole, whole])), earth_movers_distance(whole, whole[: len(whole) // 2])
 # ```
 #

@@ -266,6 +266,9 @@ pd.DataFrame(costs).loc[[*computed]].round(2)
 #
 # ## What we chose
 #
+# ```{admonition} Where the paper is silent
+# :class: dropdown
+#
 # | the paper leaves open | here | setting |
 # |---|---|---|
 # | Eq. 2: the line below it scales by the new mean and adds the new deviation | the deviation scales and the mean adds, as in DSU: only then features get the new statistics ([both tried](27_gddfl_shift)) | `shift` |
@@ -278,6 +281,7 @@ pd.DataFrame(costs).loc[[*computed]].round(2)
 # | the split where clients are alike | a plain shuffle; the paper gives all equally many melanomas | `partition` |
 # | the Dirichlet split | as drawn; NIID-Bench gives no more to a client that has its share of images | `partition` |
 # | averaging of precision, recall, F1 | as above | - |
+# ```
 #
 # At the laptop's budget condensation compares with 16 real images of a class in place of 64, at 32 channels in place of 128
 # and 64 pixels in place of 224, and a ConvNet is trained in place of a ResNet-18. [Update steps and
@@ -313,7 +317,7 @@ progress("gddfl")
 #
 # *Hard, 45 minutes.*
 #
-# (Needs HAM10000.) Train FedAvg on the natural partition at the laptop profile. What is its AUC over all test images,
+# (Needs HAM10000.) Train FedAvg on the natural partition at the laptop budget. What is its AUC over all test images,
 # and what over those of each centre? How can the first be lower than the others?
 # ```
 #

@@ -138,8 +138,8 @@ figure.axes[0].axline((10, 10), slope=1, color="grey", linewidth=1)
 show(figure)
 
 # %% [markdown]
-# The distance to the line is what the student did not learn: too few steps, questions unlike real images, or logits too
-# large to follow. The distance of the ensemble from 100% is what no question brings to light. And what do ten times the
+# The distance to the line is what the student did not learn: too few steps, query images unlike real ones, or logits too
+# large to follow. The distance of the ensemble from 100% is what no query brings to light. And what do ten times the
 # teachers' steps give the student? Points gained, seed by seed:
 
 # %%
@@ -163,6 +163,9 @@ table("fediod", "ladder", best)
 # %% [markdown]
 # ## What we chose
 #
+# ```{admonition} Where the paper is silent
+# :class: dropdown
+#
 # | the paper leaves open | here | setting |
 # |---|---|---|
 # | the network's width | ResNet-8 as small as a laptop allows; the code's is 63 times as large | `model_options` |
@@ -173,6 +176,7 @@ table("fediod", "ladder", best)
 # | the ensemble at a finite temperature | mixes logits | `tau` |
 # | public images of FedDF, FedMD, FedKD | Imagenette without labels; for MNIST scikit-learn's digits | `auxiliary` |
 # | rates at this budget | four tries of each method on validation data | below |
+# ```
 #
 # The reported rates are made for hundreds of epochs, so each method of Table 1 had four tries on a held-out tenth of MNIST,
 # with one seed; ✓ is the best. Where the best is near the chance level of 10%, the choice says little, and the grids are not
@@ -212,8 +216,8 @@ progress("fediod")
 # %% [markdown]
 # ## Take away
 #
-# - Test the ensemble before you blame the student: no question brings to light what no teacher knows.
-# - With longer-trained teachers the student is better, too: it is limited by what its teachers know.
+# - Test the ensemble before you blame the student: no query brings to light what no teacher knows.
+# - The budget of the teachers is part of the method's: say how long they trained.
 #
 # ## Exercises
 #

@@ -17,7 +17,7 @@ if importlib.util.find_spec("core") is None:
     get_ipython().run_line_magic("pip", "install -q -e ./fedcon-book[pages]")
     sys.path.insert(0, "fedcon-book")
 
-# %%
+# %% tags=["hide-input"]
 import json
 
 import attrs
@@ -281,7 +281,7 @@ by[["minutes", "MB sent"]].mean().round(2).assign(runs=by.size())
 #
 # What the loaders know, how to get each set, and under which licence it comes.
 
-# %%
+# %% tags=["hide-output"]
 sets = pd.DataFrame(
     {
         "name": info.name,
@@ -297,5 +297,5 @@ sentences(sets)
 # %% [markdown]
 # ## Versions
 
-# %%
+# %% tags=["hide-output"]
 versions().set_index("package")

@@ -29,7 +29,7 @@ runs_per_gpu = 4
 overhead = 2.0
 seed = 0
 
-# %%
+# %% tags=["hide-input"]
 import heapq
 import json
 
@@ -42,10 +42,8 @@ from lab import records
 from lab.record import REPOSITORY
 from lab.report import source
 from lab.report.style import sentences
-from lab.report.texts import Markdown
 
 known = list(records().values())
-Markdown(f"Records of this book: {len(known):,}.")
 
 # %% [markdown]
 # ## A thousand runs: a cluster
@@ -104,7 +102,7 @@ pd.DataFrame(
 # The other way to be large is a run with many clients. A client here is an index over the one array of training images,
 # which the system maps into memory, and makes its images when it is asked for them. Methods that condense serve clients
 # in chunks: at most 1,000 groups, a group being one class of one client, are condensed at once. A round
-# with 10, 100 and 1,000 clients, each row in a process of its own:
+# with 10, 100 and 1,000 clients, each row in a process of its own (`benchmarks/`; one step of each client):
 
 # %%
 measured_growth = json.loads(
@@ -120,20 +118,6 @@ growth = pd.DataFrame(
     for row, one in measured_growth["contestants"].items()
 ).set_index("round")
 growth.round({"seconds": 1, "seconds a client": 3, "peak memory (MB)": 0})
-
-# %%
-machine = measured_growth["environment"]
-memory = growth["peak memory (MB)"]
-times = [
-    f"{memory[f'{name}, 1000 clients'] / memory[f'{name}, 10 clients']:.1f} "
-    f"times as high for {title}"
-    for name, title in (("fedavg", "FedAvg"), ("fedvck", "FedVCK"))
-]
-Markdown(
-    f"{measured_growth['what']}; {machine['device_name']}, "
-    f"threads: {machine['threads']}. With 1,000 clients in the place of 10 "
-    f"the peak memory is {' and '.join(times)}."
-)
 
 # %% [markdown]
 # What grows for FedAvg are the models that a round uploads, which the server holds until it averages; for FedVCK the
@@ -244,11 +228,11 @@ Markdown(
 source(Ledger.count)
 
 # %% [markdown]
-# One record of each algorithm, in the setting that most records share: kB for one client and round, and how many
-# images are among them. Compare rows of one setting only, and look at the number of images.
+# One record of each algorithm, in the setting that most records share: kB for one client and round (a *turn*), and how
+# many images are among them. Compare rows of one setting only.
 
 
-# %%
+# %% tags=["hide-cell"]
 def setting(record) -> str:
     """Data, network, clients and wanted images of a run."""
     e = record.experiment
@@ -291,11 +275,8 @@ table = pd.DataFrame(map(traffic, first.values()))
 sentences(table.sort_values(["setting", "kB up a turn"]))
 
 # %% [markdown]
-# A *turn* is a round of one client. Methods that send models cost the same in every round; one-shot methods send
-# images once, and their bytes are spread over the rounds of the record. FedIOD talks in every step of its
-# distillation.
-#
-# *Buffers* are the running statistics of batch normalisation. *Progress* is how FedVCK's loss of condensation fell: a
+# Methods that send models cost the same in every round; one-shot methods send images once, and their bytes are spread
+# over the rounds of the record. FedIOD talks in every step of its distillation. *Buffers* are the running statistics of batch normalisation. *Progress* is how FedVCK's loss of condensation fell: a
 # few numbers that a run may ask for; the method does not need them, so the figure above does not have them. *Meta* is
 # what takes a few bytes: a count of images, the round, a seed. FedIOD's *scores* are what discriminators say of images;
 # the discriminators stay with the clients. FedGAN sends its own.
