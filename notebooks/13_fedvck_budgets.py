@@ -92,8 +92,8 @@ show(
 )
 
 # %% [markdown]
-# Compare the four lines at one budget, and each line at its two ends. All rows of this size, each beside what the paper
-# reports for its method:
+# Compare the methods at budget 1, and the line of *Adam* at its two ends. All rows of this size, each beside what the
+# paper reports for its method:
 
 # %% tags=["hide-output"]
 readings_beside("fedvck", "ladder", size, reported).round(1)
