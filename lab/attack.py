@@ -6,11 +6,7 @@ shadow data sets (the images it knows, and half of the targets), lets the method
 them, and compares.
 
 Every shadow run is a program of its own, and a CPU has several of them under way
-(`Runtime.in_parallel`). One program for all runs gains nothing there, in processor time: FedAvg's
-stacked as grouped convolutions take 0.9 to 1.2 times as long; by
-`torch.func.vmap` about 4 times), FedVCK's clients of three runs, condensed as one batch, 1.0 times.
-Sixty-four shadow runs with 5,000 images of CIFAR-10 take 34 minutes of one core for FedAvg
-(ConvNet-64, ten passes) and 12 for FedVCK at the laptop budget.
+(`Runtime.in_parallel`): stacked, they take as much time of the processor, or more.
 
 What the attacker makes of one upload is what the server of the method makes of it when it is alone:
 of a model that is the model itself, of condensed images a model that is trained on them. So one
@@ -19,9 +15,10 @@ program attacks every method that uploads once in a round.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -32,17 +29,7 @@ import torch
 from torch import nn
 
 from core.errors import InputError
-from core.federation import (
-    Algorithm,
-    Client,
-    Ledger,
-    Message,
-    Runtime,
-    State,
-    Task,
-    rounds,
-    select,
-)
+from core.federation import Algorithm, Client, Ledger, Message, Runtime, State, Task, select
 from core.federation.tensors import put_each, take_each
 from core.files import read_tensors, write_tensors
 from core.privacy import membership
@@ -50,10 +37,10 @@ from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts
 from core.progress import counted
 from core.rng import Rng
 
-#: stands for the server's model where a client's number would
+#: what a run says of the targets: confidences in the upload of each client, by its number as text, and
+#: in the server's model
+Confidences = dict[str, torch.Tensor]
 SERVER = "server"
-#: what `confidences` returns
-Confidences = dict[int | None, np.ndarray]
 
 
 class OutOfTime(Exception):
@@ -71,10 +58,6 @@ class Targets:
     member: torch.Tensor
     #: rows of the client's data that are no targets
     known: torch.Tensor
-
-    def real(self) -> Client:
-        """The client as it is, with a memory of its own."""
-        return self.client.copy()
 
     def shadow(self, inside: torch.Tensor) -> Client:
         """The client with another data set: what is known, and which targets (T,) are inside."""
@@ -143,29 +126,26 @@ def attack(
     seed: int,
     settings: LikelihoodRatio,
     *,
-    kept: Path | None = None,
+    file: Path | None = None,
     key: str = "",
     in_time: Callable[[], bool] = lambda: True,
 ) -> Outcome:
-    """Attack the uploads of one round, those of a run with this seed, and the server's model after
+    """Attack the uploads of the first round, those of a run with this seed, and the server's model after
     it.
 
     Args:
-        clients: fresh ones; where the attacked round is not the first, those before it run again,
-            and shadow clients remember of them what the real ones do.
-        kept: a file that keeps what every shadow run gave, so that an attack that was cut goes on
-            there; one that is damaged, or has another `key`, counts as none. The rounds before the
-            attacked one have a checkpoint beside it, `earlier(kept)`.
-        in_time: asked before each of these rounds, and every run, whether there is time for it.
+        clients: fresh ones.
+        file: keeps what every run gave, so that an attack that was cut goes on there; one that is
+            damaged, or has another `key`, counts as none.
+        in_time: asked before every run, whether there is time for it.
 
     Raises OutOfTime where there was not, and InputError for a method whose clients do not upload
-    once in this round, or whose server keeps no single model, and where no client has a target;
-    FileError as `rounds` does.
+    once in a round, or whose server keeps no single model, and where no client has a target.
     """
-    algorithm, known = algorithm.among(clients), Known.kept_at(kept, key)
-    here, draws = Rng(seed).at("round", settings.round), Rng(seed).at("attack")
-    state, clients = _before(settings.round, algorithm, task, clients, seed, known, in_time)
-    asked = aimed(select(clients, algorithm.schedule.active, here.at("select")), draws)
+    algorithm, runs = algorithm.among(clients), Runs.resumed(file, key)
+    state = algorithm.initialise(task, Rng(seed).at("initialise"))
+    real, draws = Rng(seed).at("round", 1), Rng(seed).at("attack")
+    asked = aimed(select(clients, algorithm.schedule.active, real.at("select")), draws)
     masks = {
         id_: membership.draw(one.labels, settings.shadows, draws.at("shadows", id_))
         for id_, one in asked.items()
@@ -174,75 +154,37 @@ def attack(
     def run(number: int) -> Confidences | None:
         if not in_time():
             return None
-        cast = {
-            id_: one.shadow(masks[id_][number - 1]) if number else one.real()
+        cast = [
+            one.shadow(masks[id_][number - 1]) if number else one.client.copy()
             for id_, one in asked.items()
-        }
-        draw = here.at("shadow", number - 1) if number else here
+        ]
+        draw = real.at("shadow", number - 1) if number else real
         return confidences(algorithm, state, asked, cast, draw)
 
-    known.complete(settings.shadows + 1, run, task.runtime)
-    return _judged(asked, masks, known, settings)
-
-
-def earlier(kept: Path) -> Path:
-    """The checkpoint of the rounds before the attacked one, beside the file that keeps its runs."""
-    return kept.with_suffix(".rounds.safetensors")
-
-
-def _before(
-    number: int,
-    algorithm: Algorithm,
-    task: Task,
-    clients: Sequence[Client],
-    seed: int,
-    known: Known,
-    in_time: Callable[[], bool],
-) -> tuple[State, Sequence[Client]]:
-    """The server's state before a round, and clients that remember what they do then. Raises
-    OutOfTime where there was no time for all rounds before it.
-    """
-    state = algorithm.initialise(task, Rng(seed).at("initialise"))
-    saved, key = known.path and earlier(known.path), {"attack": known.key}
-    results = rounds(algorithm, task, clients, seed, checkpoint=saved, key=key)
-    for _ in range(number - 1):
-        if not in_time():
-            raise OutOfTime
-        result = next(results)
-        state, clients = result.state, result.clients
-        known.save()  # the time that it took
-    return state, clients
+    runs.complete(settings.shadows + 1, run, task.runtime)
+    return _judged(asked, masks, runs, settings.variance)
 
 
 @attrs.define(eq=False)
-class Known:
+class Runs:
     """What the runs of an attack gave so far, by number, the real one 0; and the file that keeps it."""
 
     path: Path | None
     key: str
-    runs: dict[int, Confidences] = attrs.field(factory=dict)
+    done: dict[int, Confidences] = attrs.field(factory=dict)
     #: seconds of the parts before this one, and when this one began
     before: float = 0.0
     began: float = attrs.field(factory=lambda: time.perf_counter())
 
     @classmethod
-    def kept_at(cls, path: Path | None, key: str) -> Known:
+    def resumed(cls, path: Path | None, key: str) -> Runs:
         """What `save` wrote; nothing where there is no such file, whole and with this key."""
-        if path is None:
-            return cls(path, key)
-        try:
-            tensors, about = read_tensors(path, "state of an attack")
-            runs = {
-                number: {
-                    None if name == SERVER else int(name): value.numpy()
-                    for name, value in one.items()
-                }
-                for number, one in take_each("", tensors).items()
-            }
-            known = cls(path, key, runs, float(about["seconds"]))
-        except (KeyError, ValueError):  # FileError is one, too
-            return cls(path, key)
-        return known if about.get("key") == key else cls(path, key)
+        runs = cls(path, key)
+        with contextlib.suppress(KeyError, ValueError):  # FileError is one, too
+            tensors, about = read_tensors(path, "state of an attack") if path else ({}, {})
+            if about["key"] == key:
+                runs.before, runs.done = float(about["seconds"]), take_each("", tensors)
+        return runs
 
     @property
     def seconds(self) -> float:
@@ -255,51 +197,38 @@ class Known:
         """Do those of so many runs that are missing; the real one comes first, and alone. Raises
         OutOfTime where a run gave None, as there was no time for it.
         """
-        left = [number for number in range(count) if number not in self.runs]
+        left = [number for number in range(count) if number not in self.done]
         alone = left.count(0)
-        found = chain(map(run, left[:alone]), runtime.in_parallel(run, left[alone:]))
-        both = zip(left, found, strict=True)
-        for number, one in counted(both, "runs of the attack", len(left)):
-            if one is not None:
-                self.runs[number] = one
-                self.save()
-        if len(self.runs) < count:
+        results = chain(map(run, left[:alone]), runtime.in_parallel(run, left[alone:]))
+        both = zip(left, results, strict=True)
+        for number, result in counted(both, "runs of the attack", len(left)):
+            if result is None:
+                continue
+            self.done[number] = result
+            if self.path:
+                about = {"key": self.key, "seconds": str(self.seconds)}
+                write_tensors(self.path, put_each("", self.done), about)
+        if len(self.done) < count:
             raise OutOfTime
-
-    def save(self) -> None:
-        """Write all, atomically."""
-        if self.path is None:
-            return
-        named = {
-            number: {
-                SERVER if id_ is None else str(id_): torch.from_numpy(v) for id_, v in one.items()
-            }
-            for number, one in self.runs.items()
-        }
-        about = {"key": self.key, "seconds": str(self.seconds)}
-        write_tensors(self.path, put_each("", named), about)
 
 
 def _judged(
-    asked: Mapping[int, Targets],
-    masks: Mapping[int, torch.Tensor],
-    known: Known,
-    settings: LikelihoodRatio,
+    asked: Mapping[int, Targets], masks: Mapping[int, torch.Tensor], runs: Runs, variance: str
 ) -> Outcome:
     """The verdicts from the confidences in the real run, the first, and in the shadow runs."""
 
-    def judged(which: int | None, ids: Sequence[int]) -> Verdicts:
-        target, *shadows = (known.runs[number][which] for number in sorted(known.runs))
+    def judged(name: str, ids: Sequence[int]) -> Verdicts:
+        target, *shadows = (runs.done[number][name].numpy() for number in sorted(runs.done))
         seen = Evidence(
             target,
             np.stack(shadows),
             torch.cat([masks[id_] for id_ in ids], 1).numpy(),
             torch.cat([asked[id_].member for id_ in ids]).numpy(),
         )
-        return membership.likelihood_ratios(seen, settings.variance)
+        return membership.likelihood_ratios(seen, variance)
 
-    clients = {id_: judged(id_, [id_]) for id_ in asked}
-    return Outcome(clients, judged(None, list(asked)), known.seconds)
+    clients = {id_: judged(str(id_), [id_]) for id_ in asked}
+    return Outcome(clients, judged(SERVER, list(asked)), runs.seconds)
 
 
 def shared_out(clients: Sequence[Client], rng: Rng) -> list[torch.Tensor]:
@@ -360,31 +289,31 @@ def confidences(
     algorithm: Algorithm,
     state: State,
     asked: Mapping[int, Targets],
-    members: Mapping[int, Client],
+    members: list[Client],
     rng: Rng,
 ) -> Confidences:
-    """How sure the attacker's models are of the targets, by client, and under None how sure the
-    server's model is of all of them, when these clients answer.
+    """How sure the attacker's models are of the targets of each client, and the server's model of all of
+    them, when these clients answer.
     """
-    after, (state, uploads, server) = servers_view(algorithm, state, list(members.values()), rng)
+    after, (state, uploads, server) = servers_view(algorithm, state, members, rng)
     if refused := sorted(asked.keys() - uploads.keys()):
         raise InputError(
             f"the attack needs the uploads of all clients, and that of client {refused[0]} was refused"
         )
 
-    def sure(model: nn.Module | list[nn.Module], of: Sequence[Targets]) -> np.ndarray:
+    def sure(model: nn.Module | list[nn.Module], of: Iterable[Targets]) -> torch.Tensor:
         if isinstance(model, list):
             raise InputError("the attack needs a method with one model on the server")
-        each = [
+        each = (
             membership.confidence(state.task.outputs(model, one.images), one.labels) for one in of
-        ]
-        return torch.cat(each).cpu().numpy()
+        )
+        return torch.cat([*each]).cpu()
 
-    found: Confidences = {}
+    found = {SERVER: sure(algorithm.model(after), asked.values())}
     for id_, one in asked.items():
         alone = algorithm.server_update(state, {id_: uploads[id_]}, server)
-        found[id_] = sure(algorithm.model(alone), [one])
-    return found | {None: sure(algorithm.model(after), list(asked.values()))}
+        found[str(id_)] = sure(algorithm.model(alone), [one])
+    return found
 
 
 def _no_single_upload(algorithm: Algorithm, also: str = "") -> InputError:

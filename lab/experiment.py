@@ -50,10 +50,7 @@ def _attack(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
     for key in value:
         if key not in known:
             raise unknown("setting of an attack", key, known)
-    if value and LikelihoodRatio(**value).round > instance.rounds:
-        raise InputError(
-            f"the attack is on round {value['round']}, but there are {instance.rounds} rounds"
-        )
+    LikelihoodRatio(**value)
 
 
 @attrs.frozen(kw_only=True, field_transformer=coerced)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -19,7 +20,7 @@ from core.files import FileError, path_of
 from core.privacy.membership import LikelihoodRatio
 from core.progress import listening
 from core.rng import Rng
-from lab.attack import OutOfTime, attack, check_can_be_attacked, earlier
+from lab.attack import OutOfTime, attack, check_can_be_attacked
 from lab.bar import Bar
 from lab.experiment import Experiment
 from lab.interrupts import kept_interrupts
@@ -89,37 +90,28 @@ def rounds(
     federation.check_serves(algorithm, task)
     clients = make_clients(experiment, task) if clients is None else clients
     key, seed, saved = _key(experiment, task, algorithm), experiment.seed, path_of(checkpoint)
-    if saved and not saved.exists():  # what an attack left is of another run
-        _remove(*_beside(saved))
     for result in federation.rounds(algorithm, task, clients, seed, checkpoint=saved, key=key):
         if not experiment.attack or result.round < experiment.rounds:
             yield result
             continue
-        how, files = LikelihoodRatio(**experiment.attack), saved and _beside(saved)[0]
-        told = {"kept": files, "key": json.dumps(key), "in_time": _in_time(deadline)}
+        how, file = LikelihoodRatio(**experiment.attack), saved and _of_attack(saved)
+        slot: dict[str, Any] = {"key": json.dumps(key), "in_time": _in_time(deadline)}
         try:
-            found = attack(algorithm, task, clients, seed, how, **told)  # type: ignore[arg-type]
+            found = attack(algorithm, task, clients, seed, how, file=file, **slot)
         except OutOfTime:
             return
         seconds = result.seconds | {"attack": found.seconds}
         yield attrs.evolve(result, metrics=result.metrics | found.metrics(), seconds=seconds)
 
 
-def _beside(checkpoint: Path) -> tuple[Path, Path]:
-    """The files beside a checkpoint from which an attack that was cut goes on: what its runs gave, and
-    the checkpoint of the rounds before the attacked one.
-    """
-    kept = checkpoint.with_suffix(".attack.safetensors")
-    return kept, earlier(kept)
+def _of_attack(checkpoint: Path) -> Path:
+    """The file beside a checkpoint from which an attack that was cut goes on."""
+    return checkpoint.with_suffix(".attack.safetensors")
 
 
 def clean_up(checkpoint: Path) -> None:
     """Remove what a run resumes from, once its record is complete."""
-    _remove(checkpoint, *_beside(checkpoint))
-
-
-def _remove(*paths: Path) -> None:
-    for path in paths:
+    for path in (checkpoint, _of_attack(checkpoint)):
         path.unlink(missing_ok=True)
 
 

@@ -37,8 +37,6 @@ class LikelihoodRatio:
 
     #: shadow models, half of them with an image and half without
     shadows: int = attrs.field(default=64, validator=_even)
-    #: the round whose uploads are attacked, from 1
-    round: int = attrs.field(default=1, validator=whole(1))
     #: an image has a variance of its own ("each"), or all share one ("pooled"), which the authors
     #: advise for fewer than 64 shadow models
     variance: str = attrs.field(

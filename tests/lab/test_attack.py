@@ -4,7 +4,6 @@ what is written down.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from types import SimpleNamespace
@@ -17,8 +16,6 @@ import torch
 from core.baselines.fedavg import FedAvg, Settings
 from core.baselines.random_selection import RandomSelection
 from core.baselines.random_selection import Settings as OneShot
-from core.baselines.scaffold import SCAFFOLD
-from core.baselines.scaffold import Settings as ScaffoldSettings
 from core.data import Dataset, Split
 from core.errors import InputError
 from core.federation import Client, Message, Runtime, Schedule, Task, rounds
@@ -28,7 +25,7 @@ from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts, confide
 from core.rng import Rng
 from lab import Experiment, Record, run, running
 from lab import attack as attacks
-from lab.attack import Outcome, OutOfTime, aimed, attack, shared_out, targets
+from lab.attack import Outcome, aimed, attack, shared_out, targets
 from lab.profiles import apply
 
 CPU = Runtime(torch.device("cpu"), "float32")
@@ -80,18 +77,22 @@ def test_a_model_that_learnt_by_heart_gives_its_data_away():
     assert found.metrics()["mia_tpr_0.1"] > 0.8
 
 
-def test_each_upload_is_attacked_by_itself():
+def test_each_upload_of_the_real_run_is_attacked_by_itself_and_the_servers_model_after_it():
     """What a client sends is the network that the attacker asks, and not the mean of all."""
     task = noise_task(24)
-    method = FedAvg(Settings(local_steps=2), Schedule(clients=2, rounds=1))
+    method = FedAvg(Settings(local_steps=2), Schedule(clients=2, rounds=2))
     found = attack(method, task, clients_of(task, 2), 3, LikelihoodRatio(shadows=4))
+    asked = aimed(clients_of(task, 2), Rng(3).at("attack"))
     state, here = method.initialise(task, Rng(3).at("initialise")), Rng(3).at("round", 1)
-    for id_, one in aimed(clients_of(task, 2), Rng(3).at("attack")).items():
+    for id_, one in asked.items():
         message = method.broadcast(state, id_)
         sent = method.client_update(one.client, message, here.at("client", id_))
         model = task.model_from(sent.tensors)
         sure = confidence(task.outputs(model, one.images), one.labels)
         torch.testing.assert_close(torch.from_numpy(found.clients[id_].evidence.target), sure)
+    model = method.model(next(rounds(method, task, clients_of(task, 2), 3)).state)
+    sure = [confidence(task.outputs(model, one.images), one.labels) for one in asked.values()]
+    assert (found.server.evidence.target == torch.cat(sure).numpy()).all()
 
 
 def test_shadow_runs_have_draws_of_their_own():
@@ -177,23 +178,6 @@ def test_an_upload_that_was_refused_cannot_be_attacked():
         attack(broken, task, clients_of(task, 3), 0, LikelihoodRatio(shadows=4))
 
 
-def test_the_uploads_of_the_real_run_are_attacked():
-    """The server's model after the attacked round is that of the run itself."""
-    task = noise_task(24)
-    method = FedAvg(Settings(local_steps=2), Schedule(clients=2, rounds=2))
-    plan = LikelihoodRatio(shadows=4, round=2)
-    found = attack(method, task, clients_of(task, 2), 3, plan)
-    *_, last = rounds(method, task, clients_of(task, 2), 3)
-    clients, draws = clients_of(task, 2), Rng(3).at("attack")
-    asked = [
-        targets(client, draws.at("targets", client.id), rows)
-        for client, rows in zip(clients, shared_out(clients, draws.at("outside")), strict=True)
-    ]
-    model = method.model(last.state)
-    expected = [confidence(task.outputs(model, one.images), one.labels) for one in asked]
-    assert (found.server.evidence.target == torch.cat(expected).numpy()).all()
-
-
 @pytest.fixture
 def threads():
     """A function that sets PyTorch's threads, until the test ends."""
@@ -218,10 +202,10 @@ def test_an_attack_that_was_cut_goes_on(tmp_path, threads):
     whole = attack(FedAvg(settings, schedule), task, clients_of(task, 2), 0, plan).metrics()
     cut = Cut(settings, schedule)
     with pytest.raises(KeyboardInterrupt):
-        attack(cut, task, clients_of(task, 2), 0, plan, kept=kept, key="a")
+        attack(cut, task, clients_of(task, 2), 0, plan, file=kept, key="a")
     # two runs of two clients are kept, three are left
     Cut.left = 6
-    found = attack(cut, task, clients_of(task, 2), 0, plan, kept=kept, key="a")
+    found = attack(cut, task, clients_of(task, 2), 0, plan, file=kept, key="a")
     assert found.metrics() == whole and not Cut.left
     # what another program left, or is damaged, does not count
     torn = {"1": {"0": torch.zeros(2)}}
@@ -233,32 +217,8 @@ def test_an_attack_that_was_cut_goes_on(tmp_path, threads):
     ):
         damage()
         Cut.left = 10
-        found = attack(cut, task, clients_of(task, 2), 0, plan, kept=kept, key="b")
+        found = attack(cut, task, clients_of(task, 2), 0, plan, file=kept, key="b")
         assert found.metrics() == whole and not Cut.left
-
-
-def test_rounds_before_the_attacked_one_are_not_repeated(tmp_path, monkeypatch):
-    """In slots with time for one round, or run, each; a round takes a minute on this clock."""
-    now = 0.0
-
-    class Counted(SCAFFOLD):
-        def round(self, *given):
-            nonlocal now
-            now += 60
-            return super().round(*given)
-
-    monkeypatch.setattr(attacks, "time", SimpleNamespace(perf_counter=lambda: now))
-    task, plan = noise_task(24), LikelihoodRatio(shadows=4, round=3)
-    method = Counted(ScaffoldSettings(local_steps=2), Schedule(clients=2, rounds=3))
-    whole, kept = attack(method, task, clients_of(task, 2), 0, plan), tmp_path / "kept.safetensors"
-    assert whole.seconds == now == 7 * 60  # two rounds, the real run and four shadows
-    told = {"kept": kept, "in_time": lambda: now < end}
-    for slot in range(7):
-        end = now + 60
-        with pytest.raises(OutOfTime) if slot < 6 else contextlib.nullcontext():
-            found = attack(method, task, clients_of(task, 2), 0, plan, **told)
-        assert now == end
-    assert (found.seconds, found.metrics()) == (whole.seconds, whole.metrics())
 
 
 def test_images_that_are_sent_as_they_are_can_be_told():
@@ -287,26 +247,6 @@ def test_methods_with_rounds_of_their_own_are_attacked(algorithm, threads):
     assert (one == three).all() and one.std(0).min() > 0
 
 
-def test_the_real_run_leaves_what_its_clients_remember_to_the_shadows(monkeypatch):
-    """FedDistill adds up logits over a run, in place."""
-    stated = Experiment(
-        algorithm="feddistill",
-        dataset="digits",
-        model="lenet",
-        clients=2,
-        rounds=2,
-        settings={"tracking": "run", "local_steps": 1, "batch_size": 8},
-    )
-    task = running.make_task(stated, CPU)
-    clients = running.make_clients(stated, task)
-    plan = LikelihoodRatio(shadows=4, round=2)
-    seen = []
-    monkeypatch.setattr(attacks, "aimed", lambda of, rng: seen.extend(of) or aimed(of, rng))
-    attack(stated.new_algorithm(), task, clients, 0, plan)
-    # they remember one step, of the round before the one that is attacked
-    assert [int(client.memory["tracked/samples"].sum()) for client in seen] == [8, 8]
-
-
 @pytest.fixture
 def digits() -> Experiment:
     return Experiment(
@@ -318,7 +258,7 @@ def digits() -> Experiment:
         train_fraction=0.05,
         settings={"iterations": 2, "estimator": "expectation", "real_batch": 16, "pool": 2}
         | {"server_steps": 2},
-        attack={"shadows": 4, "round": 2},
+        attack={"shadows": 4},
     )
 
 
@@ -352,7 +292,6 @@ def test_an_attack_keeps_to_its_time_and_goes_on(digits, tmp_path, threads, monk
     for module in (attacks, running):
         monkeypatch.setattr(module, "time", clock, raising=False)
     files = {"record": tmp_path / "r.json", "checkpoint": tmp_path / "c.safetensors"}
-    (tmp_path / "c.attack.rounds.safetensors").write_bytes(b"of another run")
     cut = run(stated, runtime=CPU, deadline=200, **files)
     assert (cut.status, len(cut.rounds), now) == ("running", 1, 180)
     assert Record.load(files["record"]).status == "running"
@@ -394,7 +333,6 @@ def test_what_an_attack_finds_stands_in_the_last_round_and_comes_again(digits, t
     [
         ({"shadow": 4}, "did you mean 'shadows'"),
         ({"shadows": 7}, "even"),
-        ({"round": 3}, "there are 2 rounds"),
     ],
 )
 def test_a_bad_attack_is_met_with_a_sentence(given, message):
