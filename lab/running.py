@@ -23,7 +23,6 @@ from core.rng import Rng
 from lab.attack import OutOfTime, attack, check_can_be_attacked
 from lab.bar import Bar
 from lab.experiment import Experiment
-from lab.interrupts import kept_interrupts
 from lab.record import Record, inputs, new_record, reckoning
 from lab.source import check_code, code_version
 
@@ -207,7 +206,6 @@ def _taken(
     with (
         Bar(name, total, progress) as bar,
         listening(bar.tell),
-        kept_interrupts() as interrupt_again,
         _failure_recorded(record, path),
     ):
         in_time()  # from here on the first round is timed
@@ -220,7 +218,6 @@ def _taken(
             if path:
                 record.save(path)
             bar.show(result)
-            interrupt_again()
             if not in_time():
                 break
     return len(record.rounds) == total
