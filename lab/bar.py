@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -20,7 +21,7 @@ class Bar(tqdm):
 
     def __init__(self, name: str, rounds: int, shown: bool) -> None:
         every = EVERY if sys.stderr.isatty() else IN_A_LOG
-        how = {"dynamic_ncols": True, "mininterval": every, "miniters": 0}
+        how: Any = {"dynamic_ncols": True, "mininterval": every, "miniters": 0}
         super().__init__(total=rounds, desc=name, disable=not shown, unit="round", **how)
         self._result = dict[str, str]()
 

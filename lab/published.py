@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import attrs
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from core.errors import InputError, unknown
 from core.files import read_text
-from lab.forms import LARGEST, short
+from lab.forms import LARGEST, read, short
 
 #: the columns that a published.csv must have beside those that a `match` may name
 PRINTED = ("table", "metric", "value", "std", "unit", "better", "note")
-#: what may stand in two of them; MB are 2^20 bytes
-UNITS, BETTER = ("percent", "MB", "auc", "score", "pixel", "dB"), ("higher", "lower")
+#: MB are 2^20 bytes
+Unit = Literal["percent", "MB", "auc", "score", "pixel", "dB"]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+#: a cell of the file, which may be empty
+Deviation = Annotated[
+    Annotated[Number, Field(ge=0)] | None,
+    BeforeValidator(lambda text: None if text == "" else text),
+]
 
 
-@attrs.frozen
-class Published:
+class Published(BaseModel):
     """A number as the paper prints it."""
 
-    #: None where a word is printed in its place, such as OOM (out of memory)
-    value: float | None
+    model_config = ConfigDict(frozen=True)
+
+    #: None where the word OOM (out of memory) is printed in its place
+    value: Number | None
     text: str
-    std: float | None
-    #: one of `UNITS`
-    unit: str
-    #: one of `BETTER`
-    better: str
+    std: Deviation
+    unit: Unit
+    better: Literal["higher", "lower"]
     note: str
     #: the deviation of the same number in another table, where this one prints none
-    std_elsewhere: float | None = None
+    std_elsewhere: Deviation = None
     #: its place in the file, which tells cells of a table that share one printed number
     line: int = 0
 
@@ -125,21 +129,5 @@ def match_one(rows: list[dict[str, str]], match: Mapping[str, Any], where: str) 
 def as_published(row: Mapping[str, str], where: str) -> Published:
     """A row of published.csv as a number. InputError for a value that is neither that nor OOM."""
     text = row["value"]
-    try:
-        value = None if text == "OOM" else float(text)
-        std, elsewhere = (
-            float(text) if text else None for text in (row["std"], row.get("std_elsewhere"))
-        )
-        if not all(math.isfinite(one) for one in (value, std, elsewhere) if one is not None):
-            raise ValueError
-        if any(one is not None and one < 0 for one in (std, elsewhere)):
-            raise ValueError
-    except ValueError:
-        raise InputError(
-            f"{where}: published.csv holds {text!r} ± {row['std']!r}, which is no number"
-        ) from None
-    for key, known in (("unit", UNITS), ("better", BETTER)):
-        if row[key] not in known:
-            raise unknown(f"{key} in published.csv ({where})", row[key], known)
-    line = int(row.get("line", 0))
-    return Published(value, text, std, row["unit"], row["better"], row["note"], elsewhere, line)
+    number = {"value": None if text == "OOM" else text, "text": text}
+    return read(Published, {**row, **number}, f"{where}, published.csv")

@@ -166,12 +166,6 @@ class StandIn(Part):
     def _named(cls, data: Any) -> Any:
         return {"dataset": data} if isinstance(data, str) else data
 
-    @model_validator(mode="after")
-    def _has_data(self) -> StandIn:
-        if "dataset" not in self.fields:
-            raise InputError("has no 'dataset'")
-        return self
-
 
 class Choice(Part):
     """What the book chose where the paper is silent, and the table that measures the other choice in columns
@@ -284,11 +278,7 @@ class TableSpec(Part):
 
     @classmethod
     def all(cls, root: Path | None = None, paper: str = "*") -> list[TableSpec]:
-        """Every specification, or those of one paper, most urgent first. Raises InputError for one
-        that is wrong, or is called `.yml`: it would be read by nothing.
-        """
-        for path in (root or TABLES).glob(f"{paper}/*.yml"):
-            raise InputError(f"{short(path)} is not read: call it {path.stem}.yaml")
+        """Every specification, or those of one paper, most urgent first. InputError for one that is wrong."""
         found = [_loaded(path) for path in sorted((root or TABLES).glob(f"{paper}/*.yaml"))]
         return sorted(found, key=lambda spec: spec.priority)
 
@@ -323,21 +313,15 @@ class TableSpec(Part):
         Without a metric it is the first of the cell: all metrics come from the same runs. Raises
         InputError, with the nearest name, for an unknown one.
         """
-        parts = text.strip("/").split("/")
-        if len(parts) < 4:
+        paper, table, rest = [*text.strip("/").split("/", 2), "", ""][:3]
+        if "/" not in rest:
             raise InputError(f"a cell is PAPER/TABLE/ROW/COLUMN, not {text!r}")
-        found = cls.find(parts[0], parts[1], root).cells(profile)
-        rest, where = "/".join(parts[2:]), f"{parts[0]}/{parts[1]}"
-        for cell in found:  # as a whole: a name that a table shows may have a slash
+        cells = cls.find(paper, table, root).cells(profile)
+        for cell in cells:  # as a whole: a name that a table shows may have a slash
             if any(same_name(rest, "/".join(cell.names[:many])) for many in (2, 3)):
                 return cell
-        for i, part in enumerate(parts[2:5]):
-            known = {slug(cell.names[i]) for cell in found}
-            found = [cell for cell in found if same_name(cell.names[i], part)]
-            if not found:
-                raise unknown(f"{('row', 'column', 'metric')[i]} of {where}", part, known)
-            where += f"/{part}"
-        raise InputError(f"a cell is PAPER/TABLE/ROW/COLUMN, not {text!r}")
+        known = {cell.address.split("/", 2)[2] for cell in cells}
+        raise unknown(f"cell of {paper}/{table}", rest, known)
 
     def _places(self) -> Iterable[tuple[Row, Column, str, Absent | None]]:
         """Row, column and metric of every cell, row by row, without those that are not measured
@@ -404,10 +388,15 @@ class TableSpec(Part):
             cells.append(
                 Cell(
                     spec=self,
+                    paper=self.paper,
+                    table=self.table,
                     number=len(cells),
+                    row=row.name,
                     row_entry=row,
+                    column=column.name,
                     column_entry=column,
                     metric=metric,
+                    unit=self.unit(metric),
                     absent=absent,
                     profile=profile.name,
                     published=self._printed(row, column, metric, absent),
@@ -485,12 +474,17 @@ class Cell:
     """One number of a table: what is printed, and the runs that measure it at one profile."""
 
     spec: TableSpec = attrs.field(repr=False)
+    paper: str
+    table: str
     #: its place among the table's cells
     number: int
+    row: str
     row_entry: Row
+    column: str
     column_entry: Column
-    #: what is measured, as the table names it
+    #: what is measured, as the table names it, and its unit in print
     metric: str
+    unit: str
     #: why the paper has no number here, if so
     absent: Absent | None
     profile: str
@@ -503,26 +497,6 @@ class Cell:
     stand_in: str | None
     #: the rows that this one is compared with in its column
     rivals: tuple[str, ...]
-
-    @property
-    def paper(self) -> str:
-        """The key of the paper."""
-        return self.spec.paper
-
-    @property
-    def table(self) -> str:
-        """The number or the name of the table."""
-        return self.spec.table
-
-    @property
-    def row(self) -> str:
-        """The name of the row."""
-        return self.row_entry.name
-
-    @property
-    def column(self) -> str:
-        """The name of the column."""
-        return self.column_entry.name
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -543,11 +517,6 @@ class Cell:
         sites = self.spec.sites.get(self.experiments[0].dataset, {})
         where = [one.suffix for one in (self.column_entry, self.row_entry) if one.suffix]
         return name + "".join(one[0] + sites.get(one[1:], one[1:]) for one in where)
-
-    @property
-    def unit(self) -> str:
-        """The unit of print."""
-        return self.spec.unit(self.metric)
 
     @property
     def priority(self) -> int:

@@ -100,7 +100,7 @@ def test_a_slug_needs_no_quotes(text):
         ("fedvck/3/FedAv/pathmnist-0.05", "FedAvg"),
         ("fedvck/3/FedAvg/pathmnist-0.5", "pathmnist-0.05"),
         ("fedvck/6/FedAvg/organsmnist-0.05/mia_auc", "mia_auc_max"),
-        ("fedmk/2/FedMK/cifar10-0.5/accuracy/x", "PAPER/TABLE/ROW/COLUMN"),
+        ("fedmk/2/FedMK/cifar10-0.5/accuracy/x", "mean 'FedMK/cifar10-0.5'"),
         ("", "PAPER/TABLE/ROW/COLUMN"),
     ],
 )

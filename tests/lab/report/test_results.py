@@ -53,7 +53,9 @@ def known(paper, table, profile, scores, column=None):
 
 
 def reported(value, std=None):
-    return Published(value, f"{value}", std, "percent", "higher", "")
+    return Published(
+        value=value, text=f"{value}", std=std, unit="percent", better="higher", note=""
+    )
 
 
 def test_interpretations_stand_beside_what_is_printed_for_their_method():
