@@ -22,7 +22,7 @@ except ModuleNotFoundError as missing:
     )
 
 #: what goes on where it was interrupted
-GOES_ON = ("run", "check", "book build", "book execute", "book slides")
+GOES_ON = ("run", "check", "book")
 NO_MEMORY = (
     "memory ran out; a smaller network or smaller batches take less (such as --model-set width=32, "
     "--set batch_size=16; `fedcon algorithms NAME` lists what an algorithm has)"
@@ -98,9 +98,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         return _misused(error)
     if status == 130:
-        goes_on = {arguments[0], " ".join([*arguments, "build"][:2])} & {*GOES_ON}
-        where = "goes on where it stopped" if goes_on else "starts anew"
-        print(f"interrupted; the same command {where}", file=sys.stderr)
+        goes_on = "; the same command goes on where it stopped" * (arguments[0] in GOES_ON)
+        print(f"interrupted{goes_on}", file=sys.stderr)
     return status
 
 

@@ -195,8 +195,7 @@ def measure(
     one, in the book.
 
     Args:
-        stale: which record, complete or not, does not count: its checkpoint goes at once, and it goes
-            when another has taken its place.
+        stale: which record, complete or not, does not count: it goes, and its checkpoint.
 
     Returns the record, its file and whether anything was computed. An interrupted run resumes from
     its checkpoint. Raises FileError while another process runs the same experiment, and InputError
@@ -205,7 +204,7 @@ def measure(
     """
     out = path_of(out)
     path, checkpoint = places(experiment, paper, out)
-    apart, old = out is not None or paper == ADHOC, path.with_name(f"{path.name}.old")
+    apart = out is not None or paper == ADHOC
     files = [path, *(() if apart else book_files(f"{experiment.id}.json"))]
     if (known := _complete(experiment, files, checkpoint)) and not stale(known[0]):
         _same_input(*known)
@@ -213,7 +212,7 @@ def measure(
     lock = checkpoint.with_suffix(".lock")
     with alone(lock, f"the run {experiment.id}"):
         if path.exists() and stale(Record.load(path)):
-            path.replace(old)
+            path.unlink()
             clean_up(checkpoint)
         # the process that held the lock may have finished it
         if known := _complete(experiment, files, checkpoint):
@@ -228,7 +227,6 @@ def measure(
             deadline=deadline,
         )
         if record.status == "complete":
-            old.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # who waits for it finds the record complete
                 lock.unlink()
     return record, path, True

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperCommand
 
-from core.errors import InputError, brief, unknown
-
-
-class Verb(TyperCommand):
-    """A verb that refuses an option which is given twice, unless it is one that takes several."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        for option in order:
-            if order.count(option) > 1 and not option.multiple:
-                raise InputError(f"{option.opts[0]} is given more than once; it takes one value")
-        return super().parse_args(ctx, args)
+from core.errors import InputError, brief
 
 
 app = typer.Typer(
@@ -37,40 +24,17 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-command = functools.partial(app.command, cls=Verb)
-
-
-def one_seed(text: str) -> int:
-    """A seed as it is given. Raises BadParameter, which says how several are given, for another text."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"a seed is one whole number, not {brief(text)}; for several give --seed 0 --seed 1"
-        ) from None
-
-
-def known_profile(text: str) -> str:
-    """A profile's name. Raises BadParameter, with the nearest one, for another name."""
-    from lab import PROFILES
-
-    if text not in PROFILES:
-        raise typer.BadParameter(str(unknown("profile", text, PROFILES)))
-    return text
+command = app.command
 
 
 BUDGET = Option(
     "--profile",
-    parser=known_profile,
-    metavar="<name>",
     help="Budget: quick (seconds), laptop, converged or paper; where it may be left out, the best.",
 )
-Profile = Annotated[str, BUDGET]
-Shown = Annotated[str | None, BUDGET]
-Seeds = Annotated[
-    list[int] | None,
-    Option("--seed", parser=one_seed, metavar="<int>", help="Seed; may be given several times."),
-]
+Name = Literal["quick", "laptop", "converged", "paper"]
+Profile = Annotated[Name, BUDGET]
+Shown = Annotated[Name | None, BUDGET]
+Seeds = Annotated[list[int] | None, Option("--seed", help="Seed; may be given several times.")]
 Device = Annotated[str, Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, Option(help="float32 (also: auto), or bfloat16 for convolutions.")]
 Cell = Annotated[str, Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN[/METRIC].")]

@@ -153,18 +153,13 @@ def pending(
         more = f"  and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
         took = f"  about {item.core_seconds:,.0f} s" if item.core_seconds else ""
         print(f"{line}{more}{took}" + (f"  ({item.missing})" if item.missing else ""))
-    can = [item for item in items if not item.missing]
-    print(f"{len(items)} runs pending at the {profile} profile, {len(can)} can run here")
+    can = sum(item.missing is None for item in items)
+    print(f"{len(items)} runs pending at the {profile} profile, {can} can run here")
     for spec in TableSpec.all() if only and not items else ():
         named = {spec.paper, *(row.fields["algorithm"] for row in spec.rows)}
         if str(only).strip("/").casefold() in named and profile not in spec.run_at:
             at = " or ".join(spec.run_at)
             print(f"{spec.paper}/{spec.table} is run at the profile {at}")
-    if known := [item.core_seconds for item in can if item.core_seconds]:
-        print(
-            f"{len(known)} of these are further seeds of runs on record and need about "
-            f"{sum(known) / 3600:.1f} hours of one core"
-        )
 
 
 def _found(cell: str, profile: str | None, known: Any) -> tuple[Any, list[Any]]:
@@ -278,9 +273,6 @@ def runs(
     folder = folder or RESULTS / ADHOC
     found = records_below(folder)
     frame = summary_frame([one for one in found if one.status == "complete"], against)
-    for name, file in (("--csv", csv), ("--plot", plot)):
-        if file and (not file.parent.is_dir() or file.is_dir()):
-            raise InputError(f"{name} {file}: give the name of a file in a folder that exists")
     if plot is not None:
         metric = headline(next((one.metrics for one in found if one.metrics), {})) or "accuracy"
         drawn = curves(folder, metric, by=by)

@@ -55,12 +55,8 @@ def test_a_sweep_in_one_command_is_compared_and_drawn(capsys, tmp_path):
     rows = [line.split() for line in said if line.split()[:2] == ["fedavg", "digits"]]
     assert [row[4] for row in rows] == ["0.05", "0.1"] * 2
     assert "<svg" in (tmp_path / "curves.svg").read_text()
-    for wrong, match in (
-        (["--set", "lr=0.1,a"], "lr must be"),
-        (["--set", "lr=0.1,"], "lr must be"),
-    ):
-        assert main([*RUN, *wrong]) == 2
-        assert match in capsys.readouterr().err
+    assert main([*RUN, "--set", "lr=0.1,a"]) == 2
+    assert "lr must be" in capsys.readouterr().err
     for file in ("curves.xyz", "no/curves.png"):
         assert main([*plot[:2], "--plot", str(tmp_path / file)]) == 2
         assert f"--plot {tmp_path / file}: " in capsys.readouterr().err
@@ -100,20 +96,6 @@ def test_a_partition_may_be_stated_in_two_ways(options, partition, tmp_path, mon
     (run,) = stated_runs("quick", {"algorithm": "fedavg", **options}, None)
     # 1 and 1.0 would be two ids
     assert json.dumps(run.partition, sort_keys=True) == json.dumps(partition, sort_keys=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"algorithm": "random_selection", "rounds": 3}, "rests after the first of 3 rounds"),
-        ({"algorithm": "random_selection", "rounds": 1}, ""),
-        ({"algorithm": "fedavg", "variant": "released"}, "fedavg has no released values on record"),
-    ],
-)
-def test_what_changes_nothing_is_told(options, said, capsys):
-    stated_runs("quick", options, None)
-    printed = capsys.readouterr().err
-    assert said in printed and bool(said) == bool(printed)
 
 
 def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_path, monkeypatch):
@@ -283,11 +265,10 @@ def test_a_pending_run_has_its_command(capsys, monkeypatch):
     item = queue.Pending(run, "fedmk", ("fedmk/1/FedAvg/a b", "x"), 0, core_seconds=7200.0)
     monkeypatch.setattr(queue, "pending", lambda profile, only: [item])
     assert main(["pending", "--only", "fedmk/1"]) == 0
-    first, second, third = capsys.readouterr().out.splitlines()
+    first, second = capsys.readouterr().out.splitlines()
     command = f"fedcon run --cell 'fedmk/1/FedAvg/a b' --profile laptop --seed {run.seed}"
     assert first == f"{command}  and 1 more cells  about 7,200 s"
     assert second == "1 runs pending at the laptop profile, 1 can run here"
-    assert third.endswith("need about 2.0 hours of one core")
     monkeypatch.setattr(queue, "pending", lambda profile, only: [])
     assert main(["pending", "--only", "GDDFL", "--profile", "paper"]) == 0
     assert "gddfl/ladder is run at the profile quick or laptop\n" in capsys.readouterr().out

@@ -26,7 +26,6 @@ run --algorithm fedavg --dataset cifar11 -> cifar10
 run --algorithm fedavg --dataset svhn -> svhn
 run --algorithm fedprox --dataset digits --set mu=-1 -> mu
 run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
---algorithm fedavg --algorithm moon -> --algorithm is given more than once
 --alpha 0 -> alpha
 --alpha nan -> --alpha
 --alpha small -> --alpha
@@ -49,7 +48,6 @@ run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
 --model-set width=8 --model-set width=4 -> 'width' is set twice
 --model-set name=x -> name
 --set learning_rate=1 -> `fedcon algorithms fedavg` explains each
---set rounds=3 -> rounds is none of fedavg's settings: give it as --rounds 3
 --set lr=0 -> lr
 --set lr -> NAME=VALUE
 --set lr=1 --set lr=2 -> 'lr' is set twice
@@ -57,8 +55,7 @@ run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
 --partition dirichlett -> dirichlet
 --partition dirichlet -> --alpha 0.1
 --partition natural -> centre
---partition nowhere.json -> no split file nowhere.json, in the working folder
---partition /no/where.json -> there is no split file /no/where.json
+--partition nowhere.json -> there is no split file
 --partition splits/missing.json -> repository Youth-49/FedVCK_2024
 --partition file,file=3 -> a split file has a name, not 3
 --device tpu -> tpu
