@@ -12,7 +12,6 @@ import attrs
 
 from core import models
 from core.errors import InputError, brief, unknown
-from core.files import path_of
 from lab.experiment import Experiment
 from lab.record import ADHOC, RESULTS, Record, records
 from lab.table import TableSpec
@@ -103,19 +102,12 @@ def records_below(folder: str | Path) -> list[Record]:
 
 
 def _below(given: str | Path) -> list[Path]:
-    folder = path_of(given)
-    if folder is None:
-        raise InputError("give the folder that was given to run as --out, not None")
-    if folder.is_file():
-        raise InputError(f"{folder} is a file; give the folder that was given to run as --out")
+    folder = Path(given).expanduser()
     paths = sorted(folder.glob("*.json" if folder.name == ADHOC else "*/*.json"))
     if not paths:
-        inside = any(folder.glob("*.json"))
-        where = (
-            "the folder above it, for" if inside else "the folder that was given to run as --out:"
-        )
         raise InputError(
-            f"there are no records below {folder}; give {where} records lie in OUT/PAPER/ID.json"
+            f"there are no records below {folder}; give the folder that was given to run as --out: "
+            "records lie in OUT/PAPER/ID.json"
         )
     return paths
 

@@ -12,7 +12,6 @@ from typer import Argument, Option
 
 from core.errors import InputError, brief
 
-
 app = typer.Typer(
     help="Federated learning by condensation and distillation: run experiments, see the papers' "
     "tables, build the book.\n\n\b\nFirst steps:\n  fedcon data\n  fedcon algorithms\n"

@@ -11,18 +11,23 @@ of each class a client has.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from flwr.app import Context
+from pydantic import Field, TypeAdapter
 
-from core.checks import check_number, is_number
+from core.checks import check_number
 from core.errors import InputError
 from core.federation import Algorithm
-from core.files import FileError, alone, read_json, write_json
+from core.files import FileError, alone, read_bounded, write_json
 
 #: what the deltas of all runs may add up to where a node states nothing
 DELTA = 1e-4
 #: bytes that an account may have
 LONGEST = 2**20
+Spent = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: epsilon and delta by key
+ACCOUNT = TypeAdapter(dict[str, tuple[Spent, Spent]])
 
 
 def charge(context: Context, key: str, algorithm: Algorithm, folder: str | None) -> None:
@@ -44,8 +49,8 @@ def charge(context: Context, key: str, algorithm: Algorithm, folder: str | None)
     path = Path(folder) / "spent.json"
     with alone(path.with_suffix(".lock"), f"the account {path}"):
         spent = _read(path) if path.exists() else {}
-        before = spent.get(key, [0.0, 0.0])
-        spent[key] = [max(pair) for pair in zip(algorithm.privacy_budget, before, strict=True)]
+        (epsilon, delta), before = algorithm.privacy_budget, spent.get(key, (0.0, 0.0))
+        spent[key] = max(epsilon, before[0]), max(delta, before[1])
         for place, (name, limit) in enumerate(limits.items()):
             total = sum(entry[place] for entry in spent.values())
             if total > limit:
@@ -55,18 +60,10 @@ def charge(context: Context, key: str, algorithm: Algorithm, folder: str | None)
         write_json(path, spent)
 
 
-def _read(path: Path) -> dict[str, list[float]]:
-    """Epsilon and delta by key."""
-    found = read_json(path, LONGEST, "account")
-    entries = list(found.values()) if isinstance(found, dict) else [None]
-    for entry in entries:
-        if not (isinstance(entry, list) and len(entry) == 2 and all(map(_spent, entry))):
-            raise FileError(
-                f"the account {path} is damaged: bring it back; without it nothing is answered"
-            )
-    return found
-
-
-def _spent(value: object) -> bool:
-    """Whether a value can be what was spent."""
-    return is_number(value) and value >= 0  # type: ignore[operator]
+def _read(path: Path) -> dict[str, tuple[float, float]]:
+    try:
+        return ACCOUNT.validate_json(read_bounded(path, LONGEST, "account"))
+    except ValueError:
+        raise FileError(
+            f"the account {path} is damaged: bring it back; without it nothing is answered"
+        ) from None
