@@ -215,8 +215,8 @@ def test_a_folder_becomes_a_file(capsys, folder):
     assert capsys.readouterr().out.startswith("written: ")
     first = (folder / "mine.csv").read_text().splitlines()
     assert first[0].startswith("algorithm,dataset,split,profile,lr,seeds") and len(first) == 3
-    assert main(["runs", str(folder), "--csv", str(folder / "none" / "mine.csv")]) == 2
-    assert "in a folder that exists" in capsys.readouterr().err
+    assert main(["runs", str(folder), "--csv", str(folder / "none" / "mine.csv")]) == 1
+    assert "error: Cannot save" in capsys.readouterr().err
 
 
 def test_a_folder_without_records_is_named(capsys, tmp_path):
@@ -224,7 +224,7 @@ def test_a_folder_without_records_is_named(capsys, tmp_path):
     assert "there are no records below" in capsys.readouterr().err
     (tmp_path / "one.json").write_text("{}")
     assert main(["runs", str(tmp_path / "one.json")]) == 2
-    assert "one.json is a file; give the folder" in capsys.readouterr().err
+    assert "one.json; give the folder" in capsys.readouterr().err
 
 
 def test_a_table_counts_records_of_ones_own(capsys, tmp_path):
