@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -28,16 +27,14 @@ Unpack this anywhere, and let the environment variable `FEDCON_DATA` name the fo
 
 
 def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str]:
-    """Zip data sets that are here, the smallest first, into a file of at most `limit` bytes; return
-    their names.
-
-    Only sets that everybody may pass on are taken, and each once: of one that is here in two
+    """Zip data sets that are here, the smallest first, into a file of at most `limit` bytes; return their
+    names. Only sets that everybody may pass on are taken, and each once: of one that is here in two
     layouts the smaller. `LICENCES.md` in the pack says where each is from. Raises InputError when
     there is nothing to pack.
     """
     folder, room = data_root(root), limit - 2**16  # the rest is for LICENCES.md and the directory
     chosen: dict[str, tuple[Source, list[Path]]] = {}
-    for size, name, source, files in sorted(_candidates(folder, room), key=lambda one: one[:2]):
+    for size, name, source, files in sorted(_candidates(folder), key=lambda one: one[:2]):
         if name not in chosen and size <= room:
             chosen[name], room = (source, files), room - size
     if not chosen:
@@ -53,9 +50,9 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-            archive.writestr(_entry("LICENCES.md"), _HEAD + "".join(rows))
+            archive.writestr("LICENCES.md", _HEAD + "".join(rows))
             for one in dict.fromkeys(one for _, files in chosen.values() for one in files):
-                archive.writestr(_entry(one.relative_to(folder).as_posix()), one.read_bytes())
+                archive.write(one, one.relative_to(folder))
 
     write_whole(target, write)
     return list(chosen)
@@ -66,8 +63,8 @@ def shareable() -> list[str]:
     return [name for name, source in SOURCES.items() if source.licence.startswith(FREE)]
 
 
-def _candidates(folder: Path, most: int) -> Iterator[tuple[int, str, Source, list[Path]]]:
-    """Bytes in a pack, name, source and files of each set that is here and may be passed on."""
+def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
+    """Bytes, name, source and files of each set that is here and may be passed on."""
     seen = []
     for source in map(SOURCES.__getitem__, shareable()):
         for size in source.sizes:
@@ -77,19 +74,7 @@ def _candidates(folder: Path, most: int) -> Iterator[tuple[int, str, Source, lis
                 ]
                 files = sorted({path for path in below if path.is_file() and path.name[0] != "."})
                 here = all((folder / path).exists() for path in paths)
-                if not (files and here) or files in seen or sum(map(_size, files)) > 50 * most:
-                    continue
-                seen.append(files)
-                packed = sum(len(zlib.compress(path.read_bytes(), 1)) for path in files)
-                yield packed, source.title(size), source, files
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
-
-
-def _entry(name: str) -> zipfile.ZipInfo:
-    """The same files give the same bytes, whenever they are packed."""
-    entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    return entry
+                if files and here and files not in seen:
+                    seen.append(files)
+                    bytes_ = sum(path.stat().st_size for path in files)
+                    yield bytes_, source.title(size), source, files

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 from pathlib import Path
 from typing import Any
 
-from core.checks import is_number
-from core.errors import InputError, brief
+from core.errors import InputError
 from lab.cli.app import pairs, value_of
 
 #: the options of one experiment
@@ -28,26 +26,12 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
     if partition is None and alpha is None:
         return None
     name, *rest = (partition or "dirichlet").split(",")
-    if name.endswith(".json") and not rest and alpha is None:
+    if name.endswith(".json") and not rest:
         name, rest = "file", [f"file={name}"]
-    options = pairs(rest)
-    if name == "file" and "file" in options:
-        if not isinstance(options["file"], str):
-            raise InputError(f"a split file has a name, not {brief(options['file'])}")
-        here = Path(options["file"])
-        options["file"] = str(here.absolute()) if here.is_file() else options["file"]
-    if alpha is not None:
-        if name != "dirichlet":
-            raise InputError(f"--alpha belongs to the dirichlet partition, not to {partition!r}")
-        if "alpha" in options:
-            raise InputError("alpha is stated twice: in --alpha and in --partition")
-        if not math.isfinite(alpha):
-            raise InputError(f"--alpha must be a number above 0, not {alpha}")
-        options["alpha"] = alpha
-    if name == "dirichlet" and "alpha" not in options:
-        raise InputError("the dirichlet partition needs --alpha, such as --alpha 0.1")
-    if is_number(options.get("alpha")):  # 1 and 1.0 are one experiment
-        options["alpha"] = float(options["alpha"])
+    options = pairs(rest) | ({} if alpha is None else {"alpha": alpha})
+    file = options.get("file")
+    if isinstance(file, str) and Path(file).is_file():  # else it is below the data folder
+        options["file"] = str(Path(file).absolute())
     return {"name": name, **options}
 
 

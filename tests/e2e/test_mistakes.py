@@ -27,10 +27,9 @@ run --algorithm fedavg --dataset svhn -> svhn
 run --algorithm fedprox --dataset digits --set mu=-1 -> mu
 run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
 --alpha 0 -> alpha
---alpha nan -> --alpha
+--alpha nan -> alpha
 --alpha small -> --alpha
---alpha 1 --partition iid -> --alpha belongs to the dirichlet partition
---alpha 2 --partition dirichlet,alpha=1 -> alpha is stated twice
+--alpha 1 --partition iid -> alpha
 --clients 100000 -> clients
 --clients 3 --active 4 -> active
 --rounds 0 -> rounds
@@ -57,7 +56,7 @@ run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
 --partition natural -> centre
 --partition nowhere.json -> there is no split file
 --partition splits/missing.json -> repository Youth-49/FedVCK_2024
---partition file,file=3 -> a split file has a name, not 3
+--partition file,file=3 -> path of a split file, not 3
 --device tpu -> tpu
 --device gpu -> --device cuda
 --device cpu:x -> cpu:x
