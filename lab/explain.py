@@ -25,12 +25,11 @@ def origins(cell: Cell) -> dict[str, list[tuple[Any, str]]]:
     stated = ("algorithm", "dataset", "seed", "profile", *OPEN)
     fields = {key: value for key, value in bare.items() if key not in stated}
     parts = [Override("default of an experiment", fields)]
-    if run.algorithm in algorithms.names():
-        printed = attrs.asdict(algorithms.create(run.algorithm).settings)
-        parts.append(Override(f"default of {run.algorithm}", {"settings": printed}))
-        if run.variant == "released":
-            other = {key: pair[1] for key, pair in algorithms.switches(run.algorithm).items()}
-            parts.append(Override(f"released value of {run.algorithm}", {"settings": other}))
+    printed = attrs.asdict(algorithms.create(run.algorithm).settings)
+    parts.append(Override(f"default of {run.algorithm}", {"settings": printed}))
+    if run.variant == "released":
+        other = {key: pair[1] for key, pair in algorithms.switches(run.algorithm).items()}
+        parts.append(Override(f"released value of {run.algorithm}", {"settings": other}))
     parts += [Override(where, changed) for where, changed in cell.merged.steps]
     found = merge(parts).history()
     found["seed"] = [([one.seed for one in cell.experiments], f"{path}, seeds")]

@@ -60,7 +60,7 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     Args:
         only: a paper, a table (fedvck/11), a cell or an algorithm: the runs of this alone.
 
-    Left out are cells that cannot be tested here, algorithms that are not written yet, runs that would
+    Left out are cells that cannot be tested here, runs that would
     stop before the rounds of their heading, and those of which another profile has the very same
     run on record; also tables that do not say that they are run at this profile, unless `only` names
     the table or a cell of it. A run that fills several cells stands once. Raises InputError where
@@ -108,7 +108,7 @@ def _wanted(
             continue
         answered = _answered(spec, profile, done) if cells else set()
         for cell in cells:
-            if not cell.not_testable and cell.implemented and not cell.cut:
+            if not cell.not_testable and not cell.cut:
                 yield cell, cell.address in answered
     if not named:
         raise InputError(

@@ -101,8 +101,6 @@ class Entry(Part):
     #: why it cannot be run here: data that cannot be had
     not_testable: Text | None = None
     note: Text | None = None
-    #: where a sweep of its budget shows that more than the profile `converged` has changes nothing
-    swept: Text | None = None
     #: added to a metric's name to find it in a record, for example "@tnbc" for one of several test
     #: sets
     suffix: Text | None = None
@@ -431,8 +429,7 @@ class TableSpec(Part):
             )
             partition.stated(runs[0].partition)
             check_options(runs[0].model, runs[0].model_options)
-            if algorithm in algorithms.names():  # it says which value it cannot take
-                runs[0].new_algorithm()
+            runs[0].new_algorithm()  # it says which value it cannot take
         except InputError as error:
             where = f"{at}, row {row.name!r}, column {column.name!r}"
             raise InputError(f"{where}, profile {profile.name}: {error}") from None
@@ -449,7 +446,7 @@ class TableSpec(Part):
         had = [algorithms.settings_fields(row.fields["algorithm"]) for row in self.rows]
         known = {name for names in had for name in names or ()}
         for name in self.profiles[profile].fields.get("settings", {}):
-            if name not in known and None not in had:
+            if name not in known:
                 where = f"{short(self.path)}, profiles, {profile}"
                 raise InputError(f"{where}: {unknown('setting of any row', name, known)}")
 
@@ -564,11 +561,6 @@ class Cell:
         said = [self.row_entry.note, self.column_entry.note]
         said += [self.absent.reason] if self.absent else []
         return "; ".join(filter(None, said)) or None
-
-    @property
-    def implemented(self) -> bool:
-        """Whether the algorithm is in the registry."""
-        return self.experiments[0].algorithm in algorithms.names()
 
     @property
     def address(self) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from core.errors import InputError, no_such, one_line
+from core.errors import InputError, one_line
 from core.files import make_folder
 from lab.cli.app import Cell, Device, Only, Precision, Profile, Records, Seeds, Shown, command
 
@@ -51,7 +51,6 @@ def table(
       fedcon table fedvck/11
       fedcon table fedvck/11 --records mine
     """
-    from core import algorithms
     from lab import TableSpec
     from lab.report.frames import evidence_frame, table_frame
     from lab.report.verdict import MEANINGS
@@ -82,10 +81,6 @@ def table(
         print(f"{verdict}: {MEANINGS[verdict]}")
     if spec.note:
         print(textwrap.fill(spec.note, 120))
-    names = algorithms.names()
-    for method in dict.fromkeys(row.fields["algorithm"] for row in spec.rows):
-        if method not in names:
-            print(f"its cells wait, as {no_such('algorithm', method, names)}")
     begun = (found.seeds > 0) & (found.seeds < found.wanted)
     for at in found[(found.verdict == "pending") | begun].profile.unique():
         print(

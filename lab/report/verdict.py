@@ -12,8 +12,7 @@ intervals over the seeds (`lab.report.intervals`):
 
 What is different is called **depends on our choice** where another choice that the paper leaves open
 (`choices` in the table) is measured, and is not different, or the other way round. At `converged` with
-fewer steps than the paper's it is **not enough budget**, unless a sweep of its row's budget shows that more
-changes nothing (`swept` in the table).
+fewer steps than the paper's it is **not enough budget**.
 
 Both intervals have the noise of both sides: print is a mean of three runs, which spread as ours do where
 it has no deviation. Where a column was looked at with fewer seeds before its plan grew (`looked_at` in the
@@ -334,7 +333,7 @@ def _judge(
         comparison = compare(printed, found, cell.unit, std_of_print, exact, cell.looks)
         outcome = str(comparison.outcome)
         reason = _what_would_decide(comparison) if outcome == "inconclusive" else ""
-        if outcome == "different" and cell.scaled and not cell.row_entry.swept:
+        if outcome == "different" and cell.scaled:
             outcome = "not enough budget"
             reason = "fewer steps than the paper's; other budgets of this row would decide"
         for chosen, other in others:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from core.errors import InputError
-from lab import TableSpec, forms, queue, records, table
+from lab import TableSpec, queue, records
 from lab.__main__ import main
 from lab.cli.stated import stated_runs
 from lab.record import REPOSITORY
@@ -157,19 +157,6 @@ def test_an_error_of_the_program_is_no_lack_of_memory(monkeypatch):
     monkeypatch.setattr(queue, "measure", lambda *given, **named: torch.eye(2) @ torch.eye(3))
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         main(list(RUN))
-
-
-def test_an_algorithm_of_a_table_that_is_not_here_is_named(capsys, monkeypatch, tmp_path):
-    """Its cells would wait without a word; it may be misspelt."""
-    for path in (forms.TABLES / "profiles.yaml", *(forms.TABLES / "gddfl").iterdir()):
-        copy = tmp_path / path.relative_to(forms.TABLES)
-        copy.parent.mkdir(exist_ok=True)
-        text = path.read_text(encoding="utf-8")
-        copy.write_text(text.replace("algorithm: random_selection", "algorithm: random_choice"))
-    for module in (forms, table, queue):
-        monkeypatch.setattr(module, "TABLES", tmp_path)
-    said = "its cells wait, as there is no algorithm named 'random_choice'; did you mean "
-    assert main(["table", "gddfl/1"]) == 0 and said in capsys.readouterr().out
 
 
 def test_a_table_without_records_goes_with_the_profile_that_the_queue_runs():
