@@ -57,30 +57,6 @@ def disk(tmp_path):
     subprocess.run(["umount", "-l", where], check=True)
 
 
-def test_a_disk_without_inodes(capsys, disk):
-    """At every number of them that is too small: no folder, no lock, no record, no checkpoint."""
-    out = disk(nr_inodes=100)
-    assert main([*RUN, "0", "--out", str(out)]) == 0
-    known = records(out)
-    used = 1 + sum(1 for _ in out.rglob("*"))
-    for free in range(3):  # a lock, a record, a checkpoint
-        disk(nr_inodes=used + free)
-        line = fails_in_one_line(capsys, [*RUN, "1", "--out", str(out)])
-        assert "cannot be written: No space left on device" in line
-        assert not leftovers(out) and records(out).items() >= known.items()
-    disk(nr_inodes=100)
-    assert main([*RUN, "1", "--out", str(out)]) == 0
-    assert len(records(out)) == 2 and not list(out.rglob("*.safetensors"))
-    assert main([*RUN, "1", "--out", str(out / "whole")]) == 0
-    (whole,) = records(out / "whole").values()
-    (mine,) = records(out).keys() - known.keys()
-    assert accuracies(whole) == accuracies(records(out)[mine])
-
-
-def accuracies(text: bytes) -> list[float]:
-    return [row["metrics"]["accuracy"] for row in json.loads(text)["rounds"]]
-
-
 @pytest.mark.parametrize("pages", [1, 4])
 def test_a_disk_that_fills_up(capsys, disk, pages):
     """The record has room on it, or not even that; the checkpoint has none."""

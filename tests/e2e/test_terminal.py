@@ -20,22 +20,7 @@ pytestmark = [pytest.mark.usefixtures("data_root"), pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
 
 
-def terminal(*arguments: str, **environment: str) -> subprocess.Popen:
-    """The command line in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "lab", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | environment,
-        cwd=ROOT,
-    )
-
-
-def shell(text: str) -> subprocess.CompletedProcess:
-    """A line of a shell, in which `fedcon` is the command line."""
-    line = text.replace("fedcon", shlex.join([sys.executable, "-m", "lab"]))
-    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT)
+COMMAND = [sys.executable, "-m", "lab"]
 
 
 def test_a_warning_is_one_line_and_signs_that_a_terminal_lacks_end_no_run(tmp_path):
@@ -46,11 +31,12 @@ def test_a_warning_is_one_line_and_signs_that_a_terminal_lacks_end_no_run(tmp_pa
     given = run_with("--dataset", "pneumoniamnist", "--clients", "2", "--out", str(tmp_path))
     given = ["standalone" if text == "fedavg" else text for text in given]
     ascii_only = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "FEDCON_DATA": str(tmp_path)}
-    process = terminal(*given, **ascii_only)
-    output, said = process.communicate(timeout=300)
+    how = {"capture_output": True, "text": True, "cwd": ROOT}
+    done = subprocess.run([*COMMAND, *given], env=os.environ | ascii_only, **how)
+    said = done.stderr
     told = [line for line in said.replace("\r", "\n").splitlines() if "official" in line]
     assert len(told) == 1 and told[0].startswith(f"warning: {tmp_path}") and "Warning:" not in said
-    assert process.returncode == 0 and "Traceback" not in said and " ? " in output
+    assert done.returncode == 0 and "Traceback" not in said and " ? " in done.stdout
 
 
 def interrupt(command: list[str], folder: Path, how: int, ctrl_c: object = signal.SIG_DFL) -> str:
@@ -82,7 +68,7 @@ def test_an_interrupted_run_says_that_it_goes_on(tmp_path):
     """SIGTERM, as schedulers send it, where Ctrl-C is ignored, as for what a script starts in the
     background.
     """
-    command = [sys.executable, "-m", "lab", *run_with("--rounds", "5000", "--out", str(tmp_path))]
+    command = [*COMMAND, *run_with("--rounds", "5000", "--out", str(tmp_path))]
     last = interrupt(command, tmp_path, signal.SIGTERM, signal.SIG_IGN).strip().splitlines()[-1]
     assert last == "interrupted; the same command goes on where it stopped"
     (record,) = tmp_path.glob("adhoc/*.json")
@@ -91,7 +77,7 @@ def test_an_interrupted_run_says_that_it_goes_on(tmp_path):
 
 def test_ctrl_c_ends_a_loop_of_a_shell(tmp_path):
     """A shell goes on with its loop where the command that Ctrl-C ended only exits with a status."""
-    run = shlex.join([sys.executable, "-m", "lab", *run_with("--rounds", "5000")])
+    run = shlex.join([*COMMAND, *run_with("--rounds", "5000")])
     loop = f"for k in 1 2; do {run} --out {shlex.quote(str(tmp_path))}/$k; done"
     errors = interrupt(["bash", "-c", loop], tmp_path, signal.SIGINT)
     assert errors.count("interrupted;") == 1 and not (tmp_path / "2").exists()
@@ -105,12 +91,15 @@ def test_what_an_interrupted_command_does_next(verb, goes_on, monkeypatch, capsy
 
 
 def test_who_reads_may_stop_reading():
-    done = shell("set -o pipefail; fedcon table fedvck/3 | head -1")
+    line = f"set -o pipefail; {shlex.join(COMMAND)} table fedvck/3 | head -1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and done.stdout.count("\n") == 1 and not done.stderr
 
 
-def test_a_closed_output_is_one_line(tmp_path):
+def test_a_closed_output_is_one_line(tmp_path, monkeypatch, capsys):
     """Else the next file that is opened would be written into."""
-    done = shell(f"{shlex.join(['fedcon', *QUICK])} --out {tmp_path}/out >&-")
-    assert done.returncode == 1 and not (tmp_path / "out").exists()
-    assert done.stderr.startswith("error: standard output or") and done.stderr.count("\n") == 1
+    monkeypatch.setattr("sys.stdout", None)
+    assert main([*QUICK, "--out", str(tmp_path / "out")]) == 1
+    assert not (tmp_path / "out").exists()
+    said = capsys.readouterr().err
+    assert said.startswith("error: standard output or") and said.count("\n") == 1

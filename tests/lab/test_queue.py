@@ -242,20 +242,6 @@ def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):
     assert measure(tmp_path)[2]
 
 
-@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("victim")])
-def test_what_is_planted_in_a_shared_folder_is_not_written_through(plant, tmp_path):
-    """A link or a pipe under the name that a record or a checkpoint has before it is whole."""
-    record_file, checkpoint = queue.places(small(), "adhoc", tmp_path)
-    for path in (record_file, checkpoint):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (path.parent / "victim").write_text("as it was")
-        plant(path.with_name(f".{path.name}.part"))
-    assert measure(tmp_path)[2]
-    for path in (record_file, checkpoint):
-        assert [one.name for one in path.parent.iterdir() if one != record_file] == ["victim"]
-        assert (path.parent / "victim").read_text() == "as it was"
-
-
 # --- a name may stand for other data tomorrow
 # ---------------------------------------------------------------------------------------------
 

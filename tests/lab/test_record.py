@@ -3,7 +3,6 @@ neither read nor imported.
 """
 
 import json
-import os
 from types import SimpleNamespace
 
 import attrs
@@ -160,10 +159,7 @@ def nested(levels: int) -> list:
 
 SCRIPT = "<script>alert(1)</script>"
 IMPOSSIBLE = {
-    "accuracy NaN": share(float("nan")),
     "accuracy 1.0001": share(1.0001),
-    "accuracy a script": share(SCRIPT),
-    "accuracy true": share(True),
     "accuracy of 400 digits": share(10**400),
     "negative entropy": lambda data: everywhere(data, "cross_entropy", -1.0),
     "no accuracy": lambda data: [
@@ -171,27 +167,15 @@ IMPOSSIBLE = {
     ],
     "a metric with a script for a name": lambda data: everywhere(data, SCRIPT, 0.5),
     "a better metric than the last round": at("metrics", "accuracy", to=0.999),
-    "metrics no mapping": at("metrics", to=[0.5]),
-    "no rounds": at("rounds", to=[]),
     "a round too few": lambda data: data["rounds"].pop(0),
-    "a round too many": lambda data: data["rounds"].append(
-        data["rounds"][-1] | {"round": 4, "up": 0, "down": 0}
-    ),
-    "rounds out of order": lambda data: data["rounds"].reverse(),
     "a round with a further entry": at("rounds", 0, "note", to="x"),
     "a round without bytes": lambda data: data["rounds"][0].pop("up"),
     "an untested round": at("rounds", 0, "metrics", to={}),
     "bytes negative": at("rounds", 0, "up", to=-1),
-    "bytes of 2^63": at("rounds", 0, "down", to=2**63),
-    "seconds negative": at("rounds", 0, "seconds", "clients", to=-1.0),
     "totals unlike the rounds": at("bytes", "up", "parameters", to=1),
     "another status": at("status", to="done"),
     "a fingerprint with a script": at("fingerprint", to=SCRIPT),
     "an input that is no hash": at("inputs", to={"own": "x"}),
-    "a code that is none": at("code", to="0" * 11),
-    "notes of numbers": at("notes", to=[3]),
-    "a note of a million letters": at("notes", to=["x" * 10**6]),
-    "an environment of lists": at("environment", "device", to=["cpu"]),
     "no threads": at("environment", "threads", to=0),
     "settings that are nested very deeply": at("experiment", "settings", to={"x": nested(700)}),
     "a setting unlike the experiment's": at("settings", "local_steps", to=50),
@@ -200,11 +184,7 @@ IMPOSSIBLE = {
     "a stated setting left out": lambda data: data["settings"].pop("local_steps"),
     "another id": at("id", to="0" * 12),
     "id missing": lambda data: data.pop("id"),
-    "an unknown field": at("colour", to="red"),
     "an experiment of more rounds": at("experiment", "rounds", to=4),
-    "an experiment with an unknown field": at("experiment", "luck", to=1),
-    "a partition that is none": at("experiment", "partition", to={"name": "x"}),
-    "a profile that is none": at("experiment", "profile", to="huge"),
 }
 
 
@@ -252,23 +232,6 @@ def test_texts_that_are_no_record(tmp_path, text):
     with pytest.raises(InputError, match="record") as error:
         import_records(tmp_path)
     assert len(str(error.value)) < 200 + len(str(path))
-
-
-@pytest.mark.parametrize("kind", ["folder", "pipe", "/dev/zero", "nowhere", "x.json", "bytes"])
-def test_what_lies_in_the_place_of_a_record(tmp_path, kind):
-    path = tmp_path / "fedvck" / "x.json"
-    path.parent.mkdir(parents=True)
-    match kind:
-        case "folder":
-            path.mkdir()
-        case "pipe":
-            os.mkfifo(path)
-        case "bytes":
-            path.write_bytes(b"\xff\xfe{}")
-        case _:
-            path.symlink_to(kind)
-    with pytest.raises(InputError, match=r"record .*x\.json"):
-        import_records(tmp_path)
 
 
 # --- imports
