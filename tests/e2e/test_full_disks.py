@@ -1,4 +1,4 @@
-"""Disks without space or without inodes: one line, what was there stays, and the run goes on when there
+"""A disk without space: one line, what was there stays, and the run goes on when there
 is room.
 """
 

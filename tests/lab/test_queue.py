@@ -1,7 +1,6 @@
 """The queue: what waits in which order, and what becomes of the files of a run."""
 
 import json
-import os
 import subprocess
 import sys
 import time
