@@ -52,7 +52,7 @@ run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
 --set lr=1 --set lr=2 -> 'lr' is set twice
 --set refused=never -> refused
 --partition dirichlett -> dirichlet
---partition dirichlet -> --alpha 0.1
+--partition dirichlet -> needs 'alpha'
 --partition natural -> centre
 --partition nowhere.json -> there is no split file
 --partition splits/missing.json -> repository Youth-49/FedVCK_2024
