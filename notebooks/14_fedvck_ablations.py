@@ -7,7 +7,7 @@
 # Three parts can be switched off: the latent constraints {eq}`eq:dc-latent`, the model-guided selection $P_w$
 # {eq}`eq:vck-selection` and the contrastive loss $L_{rc}$ {eq}`eq:vck-contrast`. They are settings of one algorithm, so
 # nothing else differs between two variants. This page has the paper's Tables 4, 13 and 14, as far as they are measured,
-# and its Figures 1 and 3, which print no numbers, drawn from small runs.
+# and its Figures 1 and 3, which have no numbers, drawn from small runs.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.

@@ -238,7 +238,7 @@ pd.Series(fading).map("{:.0e}".format).to_frame("weight of L_rc").T
 #
 # ## Other differences, in a line each
 #
-# - *Statistics* (Eq. 4): the code moves running statistics by a tenth of each real batch and normalises condensed images
+# - *Statistics* (Eq. 4): the code updates running statistics by a tenth of each real batch and normalises condensed images
 #   with these, so at first mostly with those of the received model.
 # - *Batches* (Eq. 9): two sliding batches in a row share all images but one.
 # - *Round 0*: each client starts from a random network of its own, so its first logit prototypes come from a network that

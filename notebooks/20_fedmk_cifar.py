@@ -198,7 +198,7 @@ show(dots(pd.concat(frames), "points over the best other method"))
 #
 # ## Take away
 #
-# - A setting that was chosen on one data set is a guess on the next: choose again, for all alike.
+# - A setting that was chosen on one data set need not suit the next: choose again, for all alike.
 # - "Ten rounds" is no budget as long as nobody says how much is done in a round, nor with which network.
 # - A control, random real images in the same steps, is no upper bound: well-made images could do better.
 #

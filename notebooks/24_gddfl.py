@@ -203,7 +203,7 @@ after = psi.embed(S - 0.01 * slope).mean(0)  # a step, and the loss falls
 assert (O_T - after).square().sum() + (O_U - after).square().sum() < loss
 
 # %% [markdown]
-# Two things follow. Only the *mean* feature counts: a shift that moved features up and down by equal amounts would leave
+# Two things follow. Only the *mean* feature counts: a shift that changed features up and down by equal amounts would leave
 # it where it is, and the shift has an effect because $\psi_\theta$ is not linear. And there is a factor of 2 in front:
 # at the same learning rate GDD-FL takes steps twice as long as DM. With $p = 0$ only the longer step is left. A fair
 # comparison with DM has that variant as well.

@@ -187,7 +187,7 @@ pd.DataFrame(
 # ones, each gets an $a$ and a $b$ of its own, and this is not undone.
 #
 # Shifts that cancel in the mean are noise in the gradient. The target of condensation lies half way to $O^U$, and with
-# $p = 1/2$ half of the batches are shifted, so on average it moves by a quarter of a column "the mean". Where that is
+# $p = 1/2$ half of the batches are shifted, so on average it changes by a quarter of a column "the mean". Where that is
 # near zero, GDD-FL is little more than DM with the longer step.
 #
 # ## Clients with different devices

@@ -57,7 +57,7 @@ full = lesson.run()
 # ## What each term asks for
 #
 # In a run generator, discriminators and student change at once. To see what a term asks for, hold all networks and
-# change the *pixels*: images from the first round of the run, moved by steps of one length down the gradient of one
+# change the *pixels*: images from the first round of the run, changed by steps of one length down the gradient of one
 # term. The ensemble of $L_\text{mimic}$ has weights by class here, so that no term reaches into another.
 
 # %%

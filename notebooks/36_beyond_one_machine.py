@@ -320,35 +320,28 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# FedAvg needs nothing but a weighted sum, so this is all it needs. **Condensed images are not summable.** The server
-# trains on each image with its label; the sum of three hospitals' images is one picture of nothing, and concatenation
-# is no sum. Of FedVCK's upload only the logit prototypes can be summed (with their counts, Eq. 12), and of FedMK's and
-# GDD-FL's nothing. FedIOD's losses and its mixture could be written with sums over clients (Eq. 3, 4 and 9); its
-# server, as it is described and as it runs here, takes the answers of each. So the server of these methods sees each
-# hospital's upload: condensed images, or FedIOD's answers and gradients. What an upload reveals must be bounded before
-# it leaves, with noise at each client. For FedIOD [a page](31_fediod_privacy) shows what this costs; for condensed
-# images it is not measured here.
+# FedAvg needs nothing but a weighted sum. **Condensed images are not summable**: the server trains on each image with its
+# label, and the sum of three hospitals' images is one picture of nothing. Of FedVCK's upload only the logit prototypes can
+# be summed (with their counts, Eq. 12), of FedMK's and GDD-FL's nothing, and FedIOD's server takes the answers of each. So
+# these servers see each hospital's upload, and what it reveals must be bounded before it leaves, with noise at each client.
+# For FedIOD [a page](31_fediod_privacy) shows what this costs; for condensed images it is not measured here.
 #
 # **Central differential privacy** bounds what one *client* changes in the model. Its noise is spread over the clients
 # of a round: the deviation of the mean is $2 \sigma B / K$ for clip norm $B$ and $K$ clients, of which one may have
 # other data. With a million phones it is nothing; with three hospitals it is a third of what one client would need
 # alone. And the server still sees the uploads.
 #
-# The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated. The
-# server could draw noise from that seed again and subtract it. So across a network each hospital draws it from a
-# secret of its own, and a client of private FedKD (its votes carry noise: [FedIOD and privacy](31_fediod_privacy))
-# refuses a question that asks for less noise than the settings of the run say. That is a check, not a guarantee:
+# The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated; it could
+# subtract noise that comes from this seed. So across a network each hospital draws noise from a secret of its own, and a
+# client of private FedKD ([FedIOD and privacy](31_fediod_privacy)) refuses a query that asks for less noise than the
+# settings of the run say. That is a check, not a guarantee:
 #
-# * The server states the settings, too, and each run has a budget of its own. A hospital sets its own limit over all runs
-#   with `epsilon=8` in its `--node-config`: it then keeps an account in its memory folder, and answers no run without
-#   noise, or beyond what is left of it or of its `delta` ($10^{-4}$ unless it is stated). How many images it has, and
-#   with FedIOD how many of each class, it tells besides.
-# * Flower's nodes run the program that they are sent, and whoever reaches the server's port may send one, or register a
-#   key. A real federation closes that port to all but its operator, or asks for accounts, and lets its nodes take
-#   signed programs only (`--trusted-entities`).
-# * A hospital's noise comes from a secret of its own of 128 bits, which fills the whole state of PyTorch's source of
-#   random numbers (of a seed it keeps 32 bits on a CPU: a server could try them all). That source is not made for
-#   secrets even so: who knew enough of its numbers could compute the next ones.
+# * Each run has a budget of its own. A hospital limits all runs together with `epsilon=8` in its `--node-config`: it then
+#   keeps an account in its memory folder, and answers no run without noise, or beyond what is left. The account does not
+#   cover how many images it has, and with FedIOD how many of each class.
+# * Flower's nodes run the program that they are sent. A real federation closes the server's port to all but its operator,
+#   or asks for accounts, and lets its nodes take signed programs only (`--trusted-entities`).
+# * PyTorch's source of random numbers is not made for secrets: who knew enough of its numbers could compute the next ones.
 #
 # ## Take away
 #

@@ -27,7 +27,7 @@ PRIVATE = {
 }
 #: how often these words may occur, how many sentences may have more than three numbers, and which share of
 #: code cells may be hidden
-MOST_PRIVATE, MOST_CROWDED, MOST_HIDDEN = 30, 30, 0.25
+MOST_PRIVATE, MOST_CROWDED, MOST_HIDDEN = 15, 30, 0.25
 HIDDEN = {"hide-input", "hide-cell", "remove-cell", "remove-input"}
 #: what is no prose: code, formulas, directives' options, links' targets, tables
 _APART = re.compile(
