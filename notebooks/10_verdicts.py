@@ -44,7 +44,7 @@ from lab.report.intervals import interval, probability
 # ```{figure} ../book/_static/verdicts.svg
 # :alt: Budgets on the left, questions in the middle, verdicts on the right. At the budgets paper and reduced the interval of ours minus the paper's number gives equivalent, consistent, inconclusive or different. What is different at the reduced budget is not enough budget, unless a sweep of budgets shows that more steps change nothing. What is different, while another choice that the paper leaves open is not, or the other way round, depends on our choice. At the laptop budget, or on other data, only the order of pairs of methods is compared: direction agrees, disagrees or unsure. The quick budget compares nothing.
 # :name: fig-verdicts
-# :width: 620px
+# :width: 680px
 #
 # Which budget gives which verdict.
 # ```

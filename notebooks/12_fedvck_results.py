@@ -236,12 +236,12 @@ show(dots(lead.assign(name=name), "lead (points), 90% interval"))
 #
 # ## At the paper's size
 #
-# With the paper's network, data, ten rounds and ten local epochs, at the budget `reduced` (`converged` in tables and commands): fewer steps on the images and
+# With the paper's network, data, ten rounds and ten local epochs, at the budget `reduced` (`converged` in commands): fewer steps on the images and
 # the server. FedVCK has the settings of the authors' code and Adam on the images, FedDM [starts from real
 # images](13_fedvck_budgets), both with 320 steps a round. The baselines have their default rates.
 
 
-# %%
+# %% tags=["hide-input"]
 def lead_figure(name, row, title):
     """Leads of a row of one of the book's tables, ours and the paper's."""
     lead = gains("fedvck", name, "accuracy", row, size)
@@ -286,7 +286,7 @@ lead_figure("rivals", "FedVCK as released, Adam", "CIFAR-10 at 0.05")
 # %% [markdown]
 # What stronger heterogeneity costs, from 0.05 to 0.02: the paper says that FedVCK loses little and others much.
 
-# %%
+# %% tags=["hide-input"]
 runs = table_runs("fedvck", "nearest", [size])
 scores = [100 * record.metrics["accuracy"] for record in runs["record"]]
 scores = runs.assign(score=scores).pivot(
@@ -323,7 +323,7 @@ table("fedvck", "rivals", size)
 # gives such a model 50% on PneumoniaMNIST and a seventh on HAM10000. Table 3's methods on medical images that are at hand, at
 # the paper's size, in percent; *ten batches a round* is less local work at a rate chosen on validation data:
 
-# %%
+# %% tags=["hide-output"]
 measures = ["accuracy", "balanced_accuracy"]
 by_row = metrics_frame("fedvck", "medical", size).groupby(["column", "row"])
 medical = (100 * by_row[measures].mean()).round(1).assign(n=by_row.size())

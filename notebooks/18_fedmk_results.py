@@ -132,7 +132,7 @@ for figure in column_curves(runs):
 # of Table 1 with the same seed:
 
 
-# %%
+# %% tags=["hide-input"]
 def reached_in(record, goal):
     """The first round with such an accuracy in percent."""
     scores = curve_frame(record).set_index("round")["value"]

@@ -97,7 +97,7 @@ table("gddfl", 1, best, columns=own)
 # DC and DSA in 20, at a step size that was not tuned; FedAvg takes ten rounds of four batches.
 
 
-# %%
+# %% tags=["hide-input"]
 reported = table_frame("gddfl", 1, best).query("metric == 'auc'")
 reported = reported.pivot(index="row", columns="column", values="printed")
 # random selection is reported once, among the centralized methods
@@ -169,7 +169,7 @@ by_row = scores.groupby(["row", "column"], sort=False)
 #
 # the AUCs when all other pairs are in the wrong, and in the right, order.
 
-# %%
+# %% tags=["hide-input"]
 tested = 3_314  # images, Section 3.1; 584 of all 33,126 are malignant
 positives = round(tested * 584 / 33_126)
 negatives = tested - positives

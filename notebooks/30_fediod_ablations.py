@@ -305,7 +305,7 @@ pd.DataFrame(
 # ```{figure} ../book/_static/table6.svg
 # :alt: Eight columns of Table 6 and the marks of confidence and uniqueness in two layouts. First mark lost, which is taken here: columns 5 to 8 have neither, confidence, uniqueness, both. Last but one lost: confidence, uniqueness, neither, both.
 # :name: fig-table6
-# :width: 480px
+# :width: 560px
 #
 # Two layouts of Table 6.
 # ```

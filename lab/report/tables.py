@@ -21,6 +21,8 @@ from lab.table import TableSpec
 
 #: columns of a grid that fit a page
 ACROSS = 4
+#: what a page calls a budget that records know by another name
+BUDGETS = {"converged": "reduced"}
 
 
 def table(
@@ -169,7 +171,7 @@ def _cell(row: pd.Series) -> str:
             f'<span class="sr">printed </span><span class="printed">{escape(_printed(row))}</span>'
         )
     said = [f"n = {row['seeds']}"] * bool(row["seeds"])
-    said += [row["profile"]] * bool(row["several"] and row["seeds"])
+    said += [BUDGETS.get(row["profile"], row["profile"])] * bool(row["several"] and row["seeds"])
     if not pd.isna(row["measured"]):
         value = formatted(row["measured"], row["std"], row["unit"]) + "†" * bool(row["stand_in"])
         lines.append(f'<span class="sr">measured </span>{value}')
@@ -184,13 +186,12 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
     seen = frame[frame["measured"].notna()]
     columns = (frame if seen.empty else seen).groupby("profile", sort=False)["column"].unique()
     places = [
-        f"<i>{name}</i>" + (f" ({escape(', '.join(columns[name]))})" if len(columns) > 1 else "")
+        f"<i>{BUDGETS.get(name, name)}</i>"
+        + (f" ({escape(', '.join(columns[name]))})" if len(columns) > 1 else "")
         for name in BEST_FIRST
         if name in columns
     ]
-    spread = (
-        f"mean ± standard deviation over n seeds, measured at the profile {' or '.join(places)}"
-    )
+    spread = f"mean ± standard deviation over n seeds, measured at the budget {' or '.join(places)}"
     compared = bool(frame["printed_text"].any())
     lines = [f"In bold: the paper. Below it: {spread}." if compared else f"Shown: {spread}."]
     if (seen["several"]).any():
@@ -201,14 +202,17 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
     reduced = [Profile.load(name) for name in BEST_FIRST[1:] if (seen["profile"] == name).any()]
     for profile in reduced:
         lines.append(
-            f"<i>{profile.name}</i>: {escape(profile.meaning if compared else profile.budget)}"
+            f"<i>{BUDGETS.get(profile.name, profile.name)}</i>: "
+            f"{escape(profile.meaning if compared else profile.budget)}"
         )
     if stand_ins := sorted(set(seen["stand_in"]) - {""}):
         lines.append(f"† measured on other data than the paper's: {escape('; '.join(stand_ins))}.")
     about = [re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(spec.note or ""))]
     if spec.unfair and reduced:
         lines.append(f"No fair comparison; counts for no total, no claim: {escape(spec.unfair)}.")
-    about += [f"<i>{one.name}</i>: {escape(one.description)}" for one in reduced]
+    about += [
+        f"<i>{BUDGETS.get(one.name, one.name)}</i>: {escape(one.description)}" for one in reduced
+    ]
     return f"<p>{'<br>'.join(lines)}</p>" + style.folded(
         "About this table and its budget", "".join(f"<p>{text}</p>" for text in about if text)
     )
@@ -222,12 +226,12 @@ def _details(frame: pd.DataFrame) -> str:
             "method": frame["row"],
             "column": frame["column"],
             "measure": frame["metric"].map(style.measure),
-            "printed": [_printed(row) for _, row in frame.iterrows()],
+            "paper": [_printed(row) for _, row in frame.iterrows()],
             "measured": list(map(formatted, frame["measured"], frame["std"], units)),
             "seeds": frame["seeds"].astype(str) + " of " + frame["wanted"].astype(str),
             "versions of the program": frame["codes"].astype(str).where(versions, ""),
             "computed in": frame["reckoned"].where(frame["reckoned"].str.contains(AND), ""),
-            "profile": frame["profile"],
+            "budget": frame["profile"].replace(BUDGETS),
             "difference": [
                 formatted(value, None, unit, "+")
                 for value, unit in zip(frame["difference"], units, strict=True)

@@ -224,7 +224,7 @@ def test_curves_of_a_column_bear_the_names_of_its_rows():
     column = found["column"].iloc[0]
     (figure,) = column_curves(found[found["column"] == column])
     label = figure.get_label()
-    assert label.startswith(f"{column}, profile laptop. ")
+    assert label.startswith(f"{column}, budget laptop. ")
     assert "FedAvg = FedAvg, ten batches a round goes from 50 to 50" in label
 
 

@@ -107,7 +107,7 @@ def test_every_column_is_shown_at_the_profile_that_measures_most_of_it():
     assert one(frame, "FedAvg", "mnist-1")["measured"] == pytest.approx(50)
     assert one(frame, "FedAvg", "cifar10-1")["verdict"] == "direction agrees"
     page = soup("fedmk", 1, measured=runs).get_text()
-    assert "at the profile paper (mnist-1) or laptop (cifar10-1)." in page
+    assert "at the budget paper (mnist-1) or laptop (cifar10-1)." in page
     assert Profile.load("laptop").meaning in page and spec.title in page
     # a longer run of one method hides none of those that a shorter budget compares
     runs |= measure(cells["paper"]["FedAvg", "cifar10-1"], [0.4] * 3)
