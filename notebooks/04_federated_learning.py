@@ -44,7 +44,8 @@ from core.rng import Rng
 from lab.report import curves, lines, partition_plot, show, source, table
 from lab.report.lesson import Lesson
 
-#: what all runs of this page share
+# what all runs of this page share: `lesson.run(method)` is one of them, and
+# `lesson.but(alpha=1.0)` is the same with another split
 lesson = Lesson(
     profile,
     "fedavg",

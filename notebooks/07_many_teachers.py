@@ -198,15 +198,15 @@ def toy(alpha, draw, points=4000, many=5):
     """Accuracy (%) of ensembles of perfect teachers, each of one Dirichlet draw
     of class shares.
     """
-    here = rng.at("toy", draw)
+    stream = rng.at("toy", draw)
     angle = 2 * math.pi * torch.arange(many) / many
     centres = 1.5 * torch.stack([angle.cos(), angle.sin()], 1)
-    generator = here.generator()
+    generator = stream.generator()
     y = torch.randint(many, (points,), generator=generator)
     x = centres[y] + torch.randn(points, 2, generator=generator)
     # 10,000 images of each class, handed out
     counts = torch.from_numpy(
-        here.numpy().dirichlet(np.full(many, alpha), many).T * 10_000
+        stream.numpy().dirichlet(np.full(many, alpha), many).T * 10_000
     ).round()
     pi, own = (
         counts.sum(1) / counts.sum(),

@@ -10,7 +10,7 @@
 # images, with a second loss that pushes apart the classes that the model confuses.
 #
 # ```{figure} ../book/_static/fedvck.svg
-# :alt: A server above, clients below. Down goes the global model. Up go condensed images with labels, and logit prototypes, the mean logits of every class. A client asks the model where it errs, draws those images more often, and moves noise until the model sees in it what it sees in the images drawn. Real images, their errors and the model of the round before stay. The server asks the prototypes which classes are confused, trains the model on the images and pushes confused classes apart.
+# :alt: A server above, clients below. Down goes the global model. Up go condensed images with labels, and logit prototypes, the mean logits of every class. A client asks the model where it errs, draws those images more often, and changes noise until the model sees in it what it sees in the images drawn. Real images, their errors and the model of the round before stay. The server asks the prototypes which classes are confused, trains the model on the images and pushes confused classes apart.
 # :name: fig-fedvck
 # :width: 330px
 #

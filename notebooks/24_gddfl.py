@@ -13,7 +13,7 @@
 # only as they are, but also with brightness and contrast shifted at random, as if they came from another scanner.
 #
 # ```{figure} ../book/_static/gddfl.svg
-# :alt: A server above, clients below. Nothing but settings goes down. Condensed images and labels go up once, one byte for each channel of a pixel. In every iteration a client draws a random network, shifts brightness and contrast of real images at random, and moves noise until the network sees in it what it sees in both. Real images and their statistics stay. The server merges all condensed images and trains a new network on them.
+# :alt: A server above, clients below. Nothing but settings goes down. Condensed images and labels go up once, one byte for each channel of a pixel. In every iteration a client draws a random network, shifts brightness and contrast of real images at random, and changes noise until the network sees in it what it sees in both. Real images and their statistics stay. The server merges all condensed images and trains a new network on them.
 # :name: fig-gddfl
 # :width: 300px
 #

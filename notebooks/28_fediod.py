@@ -75,7 +75,7 @@ show(lesson.partition_plot())
 # ## Stage one: teachers
 #
 # Plain training on the client's own data. Teachers may have different architectures (`teacher_models`). A teacher
-# cannot be better than the share of the test images whose class it has seen.
+# can hardly be better than the share of the test images whose class it has seen.
 
 # %%
 teachers, counts = lesson.teachers, lesson.counts
