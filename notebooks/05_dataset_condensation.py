@@ -55,7 +55,7 @@ from core.condensation.latent import GroupwiseNorm
 from core.families.condensing import to_wire
 from core.federation import Task
 from core.rng import Rng
-from lab.report import bars, condensed_images, lines, show, source
+from lab.report import condensed_images, dots, lines, show, source
 from lab.report.lesson import condensed, learned, matching, trained
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
@@ -268,10 +268,12 @@ taught = {
     "all real images": (inputs, labels),
 }
 rows = {name: learned(task, *pair, 40, rng) for name, pair in taught.items()}
+frame = pd.DataFrame(rows).T.rename_axis("name").reset_index()
+mean, std = frame["accuracy (%)"], frame["std"]
 show(
-    bars(
-        {n: (row["accuracy (%)"], row["std"]) for n, row in rows.items()},
-        "test accuracy (%) of fresh networks, three each",
+    dots(
+        frame.assign(value=mean, low=mean - std, high=mean + std),
+        "test accuracy (%), mean ± deviation of three fresh networks",
         title=f"What {images_per_class} images of each class teach",
     )
 )

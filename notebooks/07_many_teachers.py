@@ -47,7 +47,7 @@ from core import data, distillation
 from core.data.auxiliary import PHOTOGRAPHS, auxiliary
 from core.federation import Task
 from core.rng import Rng
-from lab.report import bars, image_rows, lines, partition_plot, show
+from lab.report import dots, image_rows, lines, partition_plot, show
 from lab.report.lesson import (
     answers,
     distilled,
@@ -301,8 +301,8 @@ pupils = {
     },
     "student of one teacher with all data": taught(asked, alone),
 }
-none = float("nan")
-show(bars({k: (v, none) for k, v in pupils.items()}, "test accuracy (%)"))
+accuracy = pd.DataFrame(pupils.items(), columns=["name", "value"])
+show(dots(accuracy, "test accuracy (%)"))
 
 # %% [markdown]
 # How many classes does the ensemble see in the inputs? The exponential of the entropy of its mean answer:

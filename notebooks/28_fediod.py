@@ -54,7 +54,7 @@ from torch.testing import assert_close
 
 from core import distillation
 from core.rng import Rng
-from lab.report import bars, condensed_images, lines, show
+from lab.report import condensed_images, dots, lines, show
 from lab.report.lesson import answers, share_right, small_lesson
 
 same = partial(assert_close, rtol=1e-5, atol=1e-6)  # of 32-bit numbers
@@ -315,8 +315,8 @@ accuracy = {
     },
     "the student": run.accuracy,
 }
-one = {name: (value, float("nan")) for name, value in accuracy.items()}
-show(bars(one, "accuracy (%)", "Teachers, their ensembles, and the student"))
+frame = pd.DataFrame(accuracy.items(), columns=["name", "value"])
+show(dots(frame, "accuracy (%)", "Teachers, their ensembles, and the student"))
 
 # %% [markdown]
 # The student has seen the ensemble on generated images only, none of them real. [Losses and

@@ -40,10 +40,10 @@ from core.algorithms import find, switches
 from core.models import Stacked
 from core.rng import Rng
 from lab import records
-from lab.report import bars, dots, lines, metrics_frame, show, source, table
+from lab.report import dots, lines, metrics_frame, show, source, table
 from lab.report.frames import table_runs
 from lab.report.lesson import small_lesson
-from lab.report.results import by_seed, gains, spreads
+from lab.report.results import by_seed, gains
 
 best = None if shown == "best" else shown
 Settings = find("fediod").Settings
@@ -298,7 +298,10 @@ table("fediod", "released", best)
 # %%
 tried = table_runs("fediod", "readings", best and [best])
 tried = by_seed(tried.query("column == 'mnist-0.1'"))
-show(bars(spreads(tried), "accuracy on held-out images (%)"))
+frame = tried.agg(["mean", "std"], axis=1).rename_axis("name").reset_index()
+mean, std = frame["mean"], frame["std"]
+frame = frame.assign(value=mean, low=mean - std, high=mean + std)
+show(dots(frame, "accuracy on held-out images (%), mean ± deviation"))
 
 # %% [markdown]
 # Four rows repeat a setting of the first table with other client splits. They show run-to-run noise on MNIST (accuracy

@@ -215,7 +215,7 @@ def check(
     """
     from core.federation import Runtime
     from lab import queue, records
-    from lab.report.cellcheck import comparison
+    from lab.report.evidence import comparison
 
     known = records()
     found, asked = _found(cell, profile, known)

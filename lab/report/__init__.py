@@ -3,7 +3,6 @@
 import pandas as pd
 
 from lab.report.charts import (
-    bars,
     curve_frame,
     curves,
     dots,
@@ -16,19 +15,13 @@ from lab.report.figures import condensed_images, image_rows, show
 from lab.report.frames import metrics_frame, table_frame
 from lab.report.intervals import expected_verdicts
 from lab.report.listing import source
-from lab.report.status import (
-    coverage,
-    progress,
-    versions,
-)
+from lab.report.status import progress, versions
 from lab.report.tables import table
 from lab.report.tallies import by_paper, directions, orders
 
 __all__ = [
-    "bars",
     "by_paper",
     "condensed_images",
-    "coverage",
     "curve_frame",
     "curves",
     "directions",

@@ -1,15 +1,14 @@
-"""Charts of numbers: lines, learning curves, clouds of points, bars, dots with intervals, and who holds what.
+"""Charts of numbers: lines, learning curves, clouds of points, dots with intervals, and who holds what.
 
 Each function returns a `matplotlib.figure.Figure` whose label describes it in words, computed from what
-is drawn; `lab.report.figures.show` makes that its alternative text. Each raises InputError where there is
-nothing to draw or a column is missing.
+is drawn; `lab.report.figures.show` makes that its alternative text.
 """
 
 from __future__ import annotations
 
 import contextlib
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from core import algorithms
-from core.errors import InputError, brief, unknown
+from core.errors import InputError, unknown
 from lab import Record
 from lab.importing import records_below
 from lab.report import style, summary
@@ -26,8 +25,8 @@ from lab.schema import SHARES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: records, one, several or by their ids, or a folder that `run --out` filled
-Runs = Record | Iterable[Record] | Mapping[str, Record] | str | Path
+#: a record, several, or a folder that `run --out` filled
+Runs = Record | Iterable[Record] | str | Path
 MB = 2**20
 #: with more series than so many their bands would hide each other
 CROWDED = 8
@@ -59,36 +58,15 @@ def note(axes: Any, text: str) -> None:
     axes.figure.supxlabel(textwrap.fill(text, 95), x=0.01, ha="left", fontsize=9, color=style.INK)
 
 
-def check_columns(frame: pd.DataFrame, *columns: str) -> None:
-    """Raise InputError for an empty frame or a column that is missing."""
-    for column in columns:
-        if column not in frame:
-            raise InputError(f"the frame has no column {column!r}: {', '.join(map(str, frame))}")
-    if frame.empty:
-        raise InputError("there is nothing to draw: the frame is empty")
-
-
 def _scale(axes: Any, log: str) -> None:
-    """Logarithmic axes with plain numbers at 1, 2 and 5 of each power where these are few."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+    """Logarithmic axes with plain numbers at 1, 2 and 5 of each power."""
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     for name in log:
-        getattr(axes, f"set_{name}scale")("log")
-        low, high = getattr(axes, f"get_{name}lim")()
-        if high / low < 1000:
-            axis = getattr(axes, f"{name}axis")
-            axis.set(major_locator=LogLocator(subs=(1, 2, 5)), minor_formatter=NullFormatter())
-            axis.set_major_formatter(ScalarFormatter())
-            axes.ticklabel_format(style="plain", axis=name)
-
-
-def _legend(axes: Any, count: int) -> None:
-    """The names of series beside the axes; none for a single one."""
-    if legend := axes.get_legend():
-        handles, labels = axes.get_legend_handles_labels()
-        legend.remove()
-        if count > 1:
-            axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1.01, 0.5))
+        axes.set(**{f"{name}scale": "log"})
+        axis = getattr(axes, f"{name}axis")
+        axis.set(major_locator=LogLocator(subs=(1, 2, 5)), minor_formatter=NullFormatter())
+        axis.set_major_formatter("{x:g}")
 
 
 def lines(
@@ -108,112 +86,50 @@ def lines(
         frame: long form; `x`, `y` and `by` are columns of it.
         log: axes with a logarithmic scale: "", "x", "y" or "xy".
     """
-    check_columns(frame, x, y, by)
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 
     means = frame.groupby([by, x], sort=False)[y].mean().dropna()
     ends = {name: means[name].sort_index() for name in dict.fromkeys(frame[by]) if name in means}
-    look: dict[str, Any] = style.series(ends) | (
-        {"markers": False} if frame[x].nunique() > 20 else {}
-    )
     bands = len(ends) <= CROWDED and frame.groupby([by, x])[y].count().gt(1).any()
     # the legend has the order of the ends of the lines
     order = sorted(ends, key=lambda name: -ends[name].iat[-1])
+    look: dict[str, Any] = {"hue_order": order, "style_order": order, "mec": "none"}
+    look |= {"palette": style.palette(ends), "markers": frame[x].nunique() <= 20}
     with canvas(7.2, 3.8, title) as axes:
-        rows = frame.reset_index(drop=True)
-        spread = "sd" if bands else None
-        look |= {"hue_order": order, "style_order": order, "mec": "none", "errorbar": spread}
-        sns.lineplot(rows, x=x, y=y, hue=by, style=by, ax=axes, **look)
+        rows, spread = frame.reset_index(drop=True), "sd" if bands else None
+        sns.lineplot(rows, x=x, y=y, hue=by, style=by, ax=axes, errorbar=spread, **look)
         axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
         _scale(axes, log)
         if "x" not in log and pd.api.types.is_integer_dtype(frame[x]):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if bands:
             note(axes, "Band: ± one standard deviation.")
-        _legend(axes, len(ends))
+        sns.move_legend(axes, "center left", bbox_to_anchor=(1.01, 0.5), title=None)
+        axes.get_legend().set_visible(len(ends) > 1)
     said = [f"{name} goes from {of.iat[0]:.3g} to {of.iat[-1]:.3g}" for name, of in ends.items()]
     return describe(axes, title, f"{ylabel or y} against {xlabel or x}: {'; '.join(said)}.")
 
 
 def scatter(
-    frame: pd.DataFrame,
-    x: str,
-    y: str,
-    xlabel: str = "",
-    ylabel: str = "",
-    title: str = "",
+    frame: pd.DataFrame, x: str, y: str, xlabel: str = "", ylabel: str = "", title: str = ""
 ) -> Figure:
     """A cloud of points, in colour and mark, for each `label`; arguments as of `lines`."""
-    check_columns(frame, x, y, "label")
     import seaborn as sns
 
-    names = list(dict.fromkeys(frame["label"]))
-    look = {key: of for key, of in style.series(names).items() if key != "dashes"}
+    look: dict[str, Any] = {"hue": "label", "style": "label", "s": 30, "alpha": 0.8, "linewidth": 0}
     with canvas(7.2, 3.8, title) as axes:
-        sns.scatterplot(
-            frame,
-            x=x,
-            y=y,
-            hue="label",
-            style="label",
-            ax=axes,
-            s=30,
-            alpha=0.8,
-            linewidth=0,
-            **look,
-        )
+        palette = style.palette(frame["label"].unique())
+        sns.scatterplot(frame, x=x, y=y, ax=axes, palette=palette, **look)
         axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
-        _legend(axes, 2)
-    said = [
-        f"{name}, {len(of)} points, "
-        + " and ".join(
-            f"{axis} {of[axis].mean():.3g} ± {of[axis].std(ddof=0):.2g}"
-            for axis in (x, y)
-            if pd.api.types.is_numeric_dtype(of[axis])
-        )
-        for name, of in frame.groupby("label", sort=False)
-    ]
-    return describe(
-        axes, title, f"Points of {ylabel or y} against {xlabel or x}: {'; '.join(said)}."
-    )
-
-
-def bars(values: Mapping[str, tuple[float, float]], xlabel: str, title: str = "") -> Figure:
-    """A bar for each name, the first above, with its number; values are means and standard deviations,
-    nan for a single run. Names that begin alike, up to a comma, share a colour.
-    """
-    frame = pd.DataFrame(values, index=["mean", "std"]).T.rename_axis("name").reset_index()
-    check_columns(frame, "mean")
-    if frame["mean"].isna().any():
-        raise InputError(
-            f"there is no mean to draw for {frame.loc[frame['mean'].isna(), 'name'].iat[0]}"
-        )
-    import seaborn as sns
-
-    kinds = [name.partition(",")[0] for name in frame["name"]]
-    if len(set(kinds)) == len(kinds):  # one colour says no more than many
-        kinds = [""] * len(kinds)
-    texts = [
-        f"{mean:.1f}" + " (n = 1)" * pd.isna(std)
-        for mean, std in zip(frame["mean"], frame["std"], strict=True)
-    ]
-    with canvas(7.2, 0.9 + 0.42 * len(frame), title) as axes:
-        look: dict[str, Any] = {"palette": style.series(kinds)["palette"], "saturation": 1}
-        sns.barplot(
-            frame, x="mean", y="name", hue=kinds, dodge=False, legend=False, ax=axes, **look
-        )
-        spread = frame["std"].fillna(0)
-        axes.errorbar(frame["mean"], frame["name"], xerr=spread, fmt="none", ecolor=style.INK)
-        for place, (mean, std, text) in enumerate(zip(frame["mean"], spread, texts, strict=True)):
-            end, side = (mean + std, 1) if mean >= 0 else (mean - std, -1)
-            at = {"xytext": (5 * side, 0), "textcoords": "offset points", "va": "center"}
-            axes.annotate(text, (end, place), ha="left" if side > 0 else "right", **at)
-        axes.set(xlabel=xlabel, ylabel="")
-        axes.margins(x=0.14)
-        axes.grid(visible=False, axis="y")
-    said = "; ".join(f"{name} {text}" for name, text in zip(frame["name"], texts, strict=True))
-    return describe(axes, title, f"{xlabel}: {said}.")
+        sns.move_legend(axes, "center left", bbox_to_anchor=(1.01, 0.5), title=None)
+    said = []
+    for name, of in frame.groupby("label", sort=False):
+        numbers = of[[x, y]].select_dtypes("number").agg(["mean", "std"])
+        where = [f"{axis} {mean:.3g} ± {std:.2g}" for axis, (mean, std) in numbers.items()]
+        said.append(f"{name}, {len(of)} points, {' and '.join(where)}")
+    words = f"Points of {ylabel or y} against {xlabel or x}: {'; '.join(said)}."
+    return describe(axes, title, words)
 
 
 def dots(frame: pd.DataFrame, xlabel: str, title: str = "", digits: int = 1) -> Figure:
@@ -221,17 +137,17 @@ def dots(frame: pd.DataFrame, xlabel: str, title: str = "", digits: int = 1) -> 
     diamonds.
 
     Args:
-        frame: `name`, `value`, `low`, `high` and, where the paper reports one, `paper`; any may be nan.
+        frame: `name`, `value` and, where there are any, `low` and `high`, and `paper`; any may be nan.
         digits: decimals in the description.
     """
-    check_columns(frame, "name", "value", "low", "high")
-    frame = frame.assign(name=[textwrap.fill(str(name), 40) for name in frame["name"]])
+    names = [textwrap.fill(str(name), 40) for name in frame["name"]]
+    frame = frame.reindex(columns=["value", "low", "high", "paper"]).assign(name=names)
     with canvas(7.2, 1.0 + 0.36 * len(frame), title) as axes:
         below, above = frame["value"] - frame["low"], frame["high"] - frame["value"]
         ends = [end.where(np.isfinite(end), 0) for end in (below, above)]
         look = {"fmt": "o", "color": style.PALETTE[0], "label": "ours"}
         axes.errorbar(frame["value"], range(len(frame)), xerr=ends, **look)
-        if "paper" in frame and frame["paper"].notna().any():
+        if frame["paper"].notna().any():
             look = {"mfc": "none", "color": style.PALETTE[1], "label": "paper"}
             axes.plot(frame["paper"], range(len(frame)), "D", **look)
             axes.figure.legend(loc="outside lower right", ncols=2)
@@ -244,7 +160,7 @@ def dots(frame: pd.DataFrame, xlabel: str, title: str = "", digits: int = 1) -> 
         low, high = (f"{row[end]:.{digits}f}" for end in ("low", "high"))
         words = [] if pd.isna(row["value"]) else [f"{row['value']:.{digits}f}"]
         words += [f"{low} to {high}"] if np.isfinite([row["low"], row["high"]]).all() else []
-        words += [] if pd.isna(row.get("paper")) else [f"paper {row['paper']:.{digits}f}"]
+        words += [] if pd.isna(row["paper"]) else [f"paper {row['paper']:.{digits}f}"]
         said.append(f"{' '.join(row['name'].split())} {', '.join(words)}")
     return describe(axes, title, f"{xlabel}: {'; '.join(said)}.")
 
@@ -257,7 +173,6 @@ def heat_map(frame: pd.DataFrame, title: str = "") -> Figure:
         frame: as of `table_frame`, of one metric and unit; rows without both numbers are left out.
     """
     shown = frame[frame["difference"].notna()]
-    check_columns(shown, "row", "column", "difference", "seeds", "profile", "stand_in")
     import seaborn as sns
     from matplotlib.patches import Rectangle
 
@@ -322,17 +237,6 @@ def partition_plot(
     )
 
 
-def runs_of(runs: Runs) -> list[Record]:
-    """Records as a list; of a folder those that have a round. InputError as `records_below`."""
-    if isinstance(runs, str | Path):
-        return [one for one in records_below(runs) if one.metrics]
-    given = runs.values() if isinstance(runs, Mapping) else runs
-    given = list(given) if isinstance(given, Iterable) else [given]
-    if not all(isinstance(one, Record) for one in given):
-        raise InputError(f"give records, or the folder of some, not {brief(runs)}")
-    return given
-
-
 def curve_frame(
     runs: Runs, metric: str = "accuracy", by: str | Callable[[Record], str] | None = None
 ) -> pd.DataFrame:
@@ -344,13 +248,14 @@ def curve_frame(
         by: setting, or field or option of the experiment, that names the series, or a function from
             record to name; by default the algorithm, and in a folder all that differs.
 
-    Raises InputError for an unknown field or metric, and for a folder without records.
+    Raises InputError for an unknown field or metric, and where no round was tested.
     """
-    rows, scale, given = [], 100.0 if metric.startswith(SHARES) else 1.0, runs_of(runs)
-    if by is None:
-        by = summary.name_of(given) if isinstance(runs, str | Path) else "algorithm"
-    for record in given:
-        label, sent = by(record) if callable(by) else _series_name(record, by), 0.0
+    rows, scale = [], 100.0 if metric.startswith(SHARES) else 1.0
+    if isinstance(runs, str | Path):
+        runs = [record for record in records_below(runs) if record.metrics]
+        by = by or summary.name_of(runs)
+    for record in [runs] if isinstance(runs, Record) else runs:
+        label, sent = by(record) if callable(by) else _series_name(record, by or "algorithm"), 0.0
         for entry in record.rounds:
             sent += entry["up"] + entry["down"]
             if entry["metrics"] and metric not in entry["metrics"]:
@@ -358,6 +263,8 @@ def curve_frame(
             if entry["metrics"]:
                 value = scale * entry["metrics"][metric]
                 rows.append((label, record.experiment.seed, entry["round"], sent / MB, value))
+    if not rows:
+        raise InputError("there is nothing to draw: no round was tested")
     return pd.DataFrame(rows, columns=["label", "seed", "round", "megabytes", "value"])
 
 

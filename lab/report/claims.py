@@ -13,21 +13,18 @@ on a page, or are open.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
+import numpy as np
 import pandas as pd
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from core.errors import InputError, unknown
 from lab import Record, TableSpec, records
 from lab.forms import TABLES, Part, Text, read, read_yaml, short
 from lab.report import style
@@ -82,12 +79,6 @@ class Ahead(Part):
     most: bool = False
     least: dict[str, float] = Field({})
 
-    @model_validator(mode="after")
-    def _leads(self) -> Ahead:
-        if not (self.row or self.pairs):
-            raise InputError("needs a 'row' that leads, or 'pairs' of two rows")
-        return self
-
 
 class OwnNumbers(Part):
     """Whether the paper's own numbers agree with a claim, and why."""
@@ -115,14 +106,6 @@ class Claim(Part):
     not_testable: Text | None = None
     paper: str = ""
     number: int = 1
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Claim:
-        kinds = ("ahead", "test", "print", "shown", "open", "not_testable")
-        if sum(getattr(self, kind) is not None for kind in kinds) != 1:
-            raise InputError(f"needs one of {', '.join(kinds)}")
-        self.page = self.shown or self.page
-        return self
 
 
 class _File(Part):
@@ -199,24 +182,15 @@ class Finding:
         return FULL if all(one.in_full for one in self.leads) else REDUCED
 
 
-def claims(paper: str, root: Path | None = None) -> list[Claim]:
+def claims(paper: str) -> list[Claim]:
     """A paper's claims, in the order of its file. Raises InputError for a file that is not well formed."""
-    path = (root or CLAIMS) / f"{paper}.yaml"
+    path = CLAIMS / f"{paper}.yaml"
     found = read(_File, read_yaml(path), short(path)).claims
     return [one.model_copy(update={"paper": paper, "number": n}) for n, one in enumerate(found, 1)]
 
 
-@functools.cache
-def papers() -> tuple[str, ...]:
-    """The papers that have claims, in the order of the book."""
-    found = {path.stem for path in CLAIMS.glob("*.yaml")}
-    return tuple(paper for paper in PAPERS if paper in found)
-
-
 def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding:
-    """The verdict on a claim; `measured` are complete records by experiment id, by default the book's.
-    Raises InputError for a row, column or metric that its tables do not have.
-    """
+    """The verdict on a claim; `measured` are complete records by experiment id, by default the book's."""
     if claim.print:
         verb = "agrees with" if claim.print.agrees else "contradicts"
         return Finding(f"{verb} its own numbers", claim.print.because)
@@ -260,7 +234,9 @@ def lead_over(
     """The lead of a row over others of one column, whose `cells` are given by row, over the seeds that both
     sides have and at one profile; None where there are none.
     """
-    own = cells[row]
+    own = cells.get(row)
+    if own is None:
+        return None
     ours, sign = values(own, measured), -1 if own.better == "lower" else 1
     found = {
         rival: tuple(sign * gap for gap in gaps)
@@ -296,13 +272,12 @@ def chances(found: Sequence[Lead], by: float) -> list[float]:
 
 def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
     """The measured comparisons of a claim "ahead"; leads over the same rivals by the same runs are one for
-    each measure. InputError for an unknown row, column or metric.
+    each measure.
     """
     asked, found = claim.ahead, dict[tuple[str, ...], Lead]()
     assert asked is not None
     for table in asked.tables:
         specs = [TableSpec.find(claim.paper, one) for one in (table, *asked.beside)]
-        _check_names(asked, specs, f"claim {claim.number} of {claim.paper}")
         metrics = asked.metrics or [specs[0].metric]
         columns = asked.columns or [
             one.name for one in specs[0].columns if one.printed or claim.ours
@@ -311,57 +286,21 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
         for (column, metric), cells in shown.items():
             if column not in columns or metric not in metrics:
                 continue
-            for row, rivals in _sides(asked, cells, claim.ours):
-                lead = lead_over(row, rivals, cells, measured) if row in cells else None
+            others = [row for row, cell in cells.items() if cell.row_entry.printed or claim.ours]
+            sides = [(row, [rival]) for row, rival in asked.pairs]
+            sides += [(asked.row, asked.against or others)] if asked.row else []
+            for row, rivals in sides:
+                lead = lead_over(row, rivals, cells, measured)
                 if lead and not unfair(lead.cell):
-                    beside = {of: shown[at, of].get(row) for at, of in shown if at == column}
-                    learned = _has(asked.least, beside, measured)
-                    sides = lead.cell, *(cells[rival] for rival in lead.gaps)
-                    runs = [run.id for cell in sides for run in cell.experiments]
-                    what = (*(cell.record_metric for cell in sides), *runs)
+                    learned = all(
+                        np.mean([*values(shown[column, name][row], measured).values()]) >= value
+                        for name, value in asked.least.items()
+                    )
+                    both = lead.cell, *(cells[rival] for rival in lead.gaps)
+                    runs = [run.id for cell in both for run in cell.experiments]
+                    what = (*(cell.record_metric for cell in both), *runs)
                     found.setdefault(what, attrs.evolve(lead, learned=learned))
     return list(found.values())
-
-
-def _has(
-    least: Mapping[str, float], cells: Mapping[str, Cell | None], measured: Mapping[str, Record]
-) -> bool:
-    """Whether the measured means of a row, by metric, are as large as asked."""
-    found = {name: values(cell, measured) if (cell := cells.get(name)) else {} for name in least}
-    return all(
-        bool(found[name]) and statistics.fmean(found[name].values()) >= value
-        for name, value in least.items()
-    )
-
-
-def _sides(
-    asked: Ahead, cells: Mapping[str, Cell], ours: bool
-) -> Iterator[tuple[str, Sequence[str]]]:
-    """Who is to lead whom in a column."""
-    for row, rival in asked.pairs:
-        yield row, [rival]
-    if asked.row:
-        others = [row for row, cell in cells.items() if cell.row_entry.printed or ours]
-        yield asked.row, asked.against or others
-
-
-def _check_names(asked: Ahead, specs: Sequence[TableSpec], where: str) -> None:
-    """Raise InputError, with the nearest right name, for a name of a claim that its tables do not have."""
-    pairs = itertools.chain.from_iterable(asked.pairs)
-    rows = [*filter(None, [asked.row]), *(asked.against or ()), *pairs]
-    named = {
-        "row": (rows, [row.name for spec in specs for row in spec.rows]),
-        "column": (asked.columns or (), [one.name for spec in specs for one in spec.columns]),
-        "metric": (
-            [*(asked.metrics or ()), *asked.least],
-            [one for spec in specs for one in spec.metrics],
-        ),
-    }
-    for kind, (names, known) in named.items():
-        for name in names:
-            if name not in known:
-                tables = " and ".join(spec.table for spec in specs)
-                raise unknown(f"{kind} of table {tables} ({where})", name or "", known)
 
 
 def _effect(found: Sequence[Lead], by: float) -> str:
@@ -424,7 +363,7 @@ def claims_frame(
             rows.append(
                 claim.model_dump(include={"number", "claim", "where", "main", "ours"})
                 | {"verdict": found.verdict, "effect": found.effect, "budget": found.budget}
-                | {"page": claim.page or ""}
+                | {"page": claim.shown or claim.page or ""}
             )
     return pd.DataFrame(rows)
 
@@ -449,25 +388,17 @@ def claims_table(paper: str, main: bool = False) -> style.Html:
     return style.sentences(pd.DataFrame(shown), escape=False)
 
 
-def claims_count(main: bool = False) -> pd.DataFrame:
-    """How many claims of each paper have each verdict, the book's own questions left out; with `main` of
-    those that the paper rests on, by verdict and budget.
-    """
-    known, counts = records(), {}
-    for paper in papers():
-        frame = claims_frame(paper, known, main)
-        said = frame.loc[~frame["ours"], ["verdict", "budget"]]
-        counts[paper] = said.value_counts() if main else said["verdict"].value_counts()
-    table = pd.DataFrame(counts).fillna(0).astype(int)
-    if main:
-        order = [VERDICTS.index(verdict) for verdict, _ in table.index]
-        return table.iloc[pd.Series(order).argsort(kind="stable")].rename(columns=PAPERS)
-    return table.reindex(VERDICTS, fill_value=0).T
+def claims_count() -> pd.DataFrame:
+    """How many claims of each paper have each verdict, the book's own questions left out."""
+    known = records()
+    frames = {paper: claims_frame(paper, known).query("not ours") for paper in PAPERS}
+    counts = {paper: frame["verdict"].value_counts() for paper, frame in frames.items()}
+    return pd.DataFrame(counts).reindex(VERDICTS).fillna(0).astype(int).T
 
 
-def claims_figure(counts: pd.DataFrame | None = None) -> Figure:
+def claims_figure(counts: pd.DataFrame) -> Figure:
     """`claims_count` as one bar for each paper."""
-    counts = (claims_count() if counts is None else counts).rename(index=PAPERS)
+    counts = counts.rename(index=PAPERS)
     counts = counts.loc[:, counts.any()]
     colours: Any = [SIGNS[name][1] for name in map(str, counts)]
     with canvas(7.2, 3.4) as axes:

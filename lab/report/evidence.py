@@ -1,15 +1,20 @@
-"""The way from a number of a table to the records that it comes from."""
+"""The way from a number of a table to records: the book's own, and runs of a reader beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import attrs
+import numpy as np
+from scipy.special import stdtrit
 
 from lab import Record
 from lab.explain import aligned
-from lab.record import REPOSITORY, book_files
+from lab.record import REPOSITORY, book_files, reckoning
 from lab.report.tables import formatted, with_spread
-from lab.report.verdict import Judgement, judge, measured
+from lab.report.verdict import REDUCED, Judgement, budget, judge, measured, planned
 from lab.table import Cell
 
 
@@ -19,12 +24,16 @@ def evidence(cell: Cell, known: Mapping[str, Record], also: Path | None = None) 
     """
     found = judge(cell.spec.cells(cell.profile), known)[cell.number]
     lines = [
-        (f"seed {one.seed}", *_held(cell, known.get(one.id), also)) for one in cell.experiments
+        (f"seed {run.seed}", *_value_and_file(cell, known.get(run.id), also))
+        for run in cell.experiments
     ]
-    return "\n".join([f"{cell.metric} ({cell.unit})", *aligned(lines), _verdict(cell, found)])
+    value = _mean(cell, found) or "nothing"
+    reason = f": {found.reason}" if found.reason else ""
+    verdict = f"measured {value}, printed {_printed(cell)}; {found.verdict}{reason}"
+    return "\n".join([f"{cell.metric} ({cell.unit})", *aligned(lines), verdict])
 
 
-def _held(cell: Cell, record: Record | None, also: Path | None) -> tuple[str, str]:
+def _value_and_file(cell: Cell, record: Record | None, also: Path | None) -> tuple[str, str]:
     """The value of a run, and where its record is."""
     if record is None:
         return "not run", ""
@@ -33,18 +42,92 @@ def _held(cell: Cell, record: Record | None, also: Path | None) -> tuple[str, st
     name = f"{record.experiment.id}.json"
     # what the book has counts
     paths = book_files(name) or (sorted(also.rglob(name)) if also else [])
-    return formatted(value, None, cell.unit) or why, ", ".join(map(_below, paths))
+    shown = [
+        path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path for path in paths
+    ]
+    return formatted(value, None, cell.unit) or why, ", ".join(map(str, shown))
 
 
-def _below(path: Path) -> str:
-    """A path below the repository, else the path itself."""
-    return str(path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path)
-
-
-def _verdict(cell: Cell, found: Judgement) -> str:
-    value = formatted(found.mean, found.std, cell.unit) or "nothing"
+def _mean(cell: Cell, found: Judgement) -> str:
+    """Mean and deviation over how many seeds; "" where nothing is measured."""
     seeds = f" over {found.seeds} seed{'s' * (found.seeds > 1)}" if found.seeds else ""
-    known = cell.published
-    printed = with_spread(known.text, known.std) if known else "nothing"
-    reason = f": {found.reason}" if found.reason else ""
-    return f"measured {value}{seeds}, printed {printed}; {found.verdict}{reason}"
+    return formatted(found.mean, found.std, cell.unit) + seeds
+
+
+def _printed(cell: Cell) -> str:
+    return with_spread(cell.published.text, cell.published.std) if cell.published else "nothing"
+
+
+def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> str:
+    """Three lines of numbers in the paper's unit with verdicts, and per seed whether the bits are the
+    book's; `book` and `yours` are complete records of the cell, in part.
+    """
+    lines = [f"{cell.address}: {cell.metric} ({cell.unit}), profile {cell.profile}"]
+    if cell.stand_in or cell.cut:
+        rounds = f"{cell.experiments[0].rounds} rounds"
+        lines += [f"not what the paper ran: {', '.join(filter(None, (cell.stand_in, rounds)))}"]
+    lines += [f"printed  {_printed(cell)}"]
+    for name, records in (("book", book), ("yours", yours)):
+        runs = tuple(one.experiment for one in records) or cell.experiments
+        of = attrs.evolve(cell, experiments=runs)
+        (found,) = judge([of], {one.experiment.id: one for one in records})
+        few = found.verdict == "pending" and found.seeds
+        verdict = f"no verdict below {planned(of)} seeds" if few else str(found)
+        if budget(cell.profile, cell.stand_in) == REDUCED:
+            verdict = "no verdict: with less, or on other data, only the table's rows are compared"
+        value = _mean(cell, found) or "not measured"
+        lines.append(f"{name:7}  {value}" + (f"  {verdict}" if found.seeds else ""))
+    before = {one.experiment.id: one for one in book}
+    lines += [_bits(cell, before.get(one.experiment.id), one) for one in yours]
+    return "\n".join(lines + _expected(cell, book, yours))
+
+
+def _expected(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> list[str]:
+    """A line that says between which values one more seed of the cell would lie (95% prediction interval of
+    the book's seeds, at least three), and which of yours do not.
+    """
+    known = [value for one in book if (value := measured(one, cell)) is not None]
+    if len(known) < 3 or not yours:
+        return []
+    half = stdtrit(len(known) - 1, 0.975) * np.std(known, ddof=1) * math.sqrt(1 + 1 / len(known))
+    low, high = np.mean(known) - half, np.mean(known) + half
+    away = [
+        str(one.experiment.seed)
+        for one in yours
+        if (value := measured(one, cell)) is None or not low <= value <= high
+    ]
+    ends = " to ".join(formatted(float(end), None, cell.unit) for end in (low, high))
+    said = f"outside: your seed {', '.join(away)}" if away else "yours lie within"
+    return [f"another seed of this cell is expected from {ends} (95%); {said}"]
+
+
+def _bits(cell: Cell, book: Record | None, yours: Record) -> str:
+    """Whether a run equals the book's bit for bit, in the metrics that the book has of it; if not, why."""
+    where = f"seed {yours.experiment.seed}:"
+    if book is None:
+        return f"{where} the book has no record of it"
+    rounds = [[row["metrics"] for row in one.rounds] for one in (book, yours)]
+    if len(book.rounds) == len(yours.rounds) and all(
+        there.items() <= here.items() for there, here in zip(*rounds, strict=True)
+    ):
+        return f"{where} all rounds equal the book's to the last bit"
+    theirs, own = (
+        {"data": one.fingerprint[:12], "code": one.code}
+        | reckoning(one.environment)
+        | {"device_name": one.environment.get("device_name")}
+        for one in (book, yours)
+    )
+    reason = ", ".join(
+        f"{name} {theirs.get(name)} there, {own.get(name)} here"
+        for name in dict.fromkeys((*theirs, *own))
+        if theirs.get(name) != own.get(name)
+    )
+    if not reason:
+        cuda = yours.environment.get("device") == "cuda"
+        reason = "data, code and machine are the same" + (
+            "; a GPU adds some numbers in another order each time" if cuda else ""
+        )
+    values = " there, ".join(
+        formatted(measured(one, cell), None, cell.unit) for one in (book, yours)
+    )
+    return f"{where} {values} here; not the same bits ({reason})"

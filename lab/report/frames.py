@@ -18,31 +18,6 @@ from lab.table import Cell, TableSpec
 BEST_FIRST = PROFILES[::-1]
 #: between several precisions of one mean
 AND = " and "
-COLUMNS = (
-    "paper",
-    "table",
-    "row",
-    "column",
-    "metric",
-    "unit",
-    "better",
-    "printed",
-    "printed_std",
-    "printed_text",
-    "note",
-    "profile",
-    "measured",
-    "std",
-    "seeds",
-    "wanted",
-    "codes",
-    "reckoned",
-    "difference",
-    "verdict",
-    "reason",
-    "stand_in",
-    "command",
-)
 
 
 def table_frame(
@@ -71,7 +46,7 @@ def table_frame(
     Raises InputError for an unknown paper, table or profile.
     """
     known = records() if measured is None else measured
-    return _frame(shown_cells(TableSpec.find(paper, str(table)), known, profile), known)
+    return _frame(best_cells(TableSpec.find(paper, str(table)), known, profile), known)
 
 
 def evidence_frame(
@@ -106,17 +81,8 @@ def _frame(cells: Sequence[Cell], known: Mapping[str, Record]) -> pd.DataFrame:
         _row(cell, judgement, cell.records(known))
         for cell, judgement in zip(cells, judge(cells, known), strict=True)
     ]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    return frame.astype(
-        dict.fromkeys(("printed", "printed_std", "measured", "std", "difference"), float)
-    )
-
-
-def shown_cells(
-    spec: TableSpec, measured: Mapping[str, Record], profile: str | None = None
-) -> list[Cell]:
-    """A table's cells at a profile; None: for each column at the one at which most of it is measured."""
-    return spec.cells(profile) if profile else best_cells(spec, measured)
+    numbers = ("printed", "printed_std", "measured", "std", "difference")
+    return pd.DataFrame(rows).astype(dict.fromkeys(numbers, float) if rows else {})
 
 
 def table_runs(
@@ -169,16 +135,14 @@ def metrics_frame(
     return runs[["column", "row", "profile", "seed"]].reset_index(drop=True).join(found)
 
 
-def verdict_counts(frame: pd.DataFrame) -> str:
-    """How many cells of a `table_frame` have each verdict, the most frequent first, in words."""
-    counts = frame["verdict"].value_counts()
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-
-
-def best_cells(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]:
-    """Every cell at the profile at which most cells of its column are measured, the fullest of several;
-    "quick" only where there is nothing else, and an unmeasured column with the table's fullest.
+def best_cells(
+    spec: TableSpec, measured: Mapping[str, Record], profile: str | None = None
+) -> list[Cell]:
+    """Every cell at a profile; None: at the one at which most cells of its column are measured, the fullest
+    of several; "quick" only where there is nothing else, and an unmeasured column with the table's fullest.
     """
+    if profile:
+        return spec.cells(profile)
     grids = [spec.cells(profile) for profile in BEST_FIRST]
     chosen: dict[str, str] = {}
     most: Counter[str] = Counter()

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from core.errors import InputError, listed
 from lab import Record, TableSpec, records
 from lab.experiment import PROFILES
 from lab.published import Published
 from lab.report.charts import curve_frame, curves
 from lab.report.claims import lead_over
-from lab.report.frames import shown_cells, table_runs
+from lab.report.frames import best_cells, table_runs
 from lab.report.intervals import interval
 from lab.report.verdict import (
-    DECIDING,
     EXACT,
     SEEDS,
     by_column,
@@ -55,11 +53,6 @@ def by_seed(runs: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:
     return table.reindex(list(dict.fromkeys(runs["row"])))
 
 
-def spreads(scores: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation over seeds, nan with one seed, of each row of `by_seed`, for `bars`."""
-    return {str(row): (of.mean(), of.std()) for row, of in scores.iterrows()}
-
-
 def cost(paper: str, measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     """What the runs behind a paper's tables took, each counted once: a row for each profile, with `runs on
     CPUs`, their `core hours`, `runs on GPUs` and their `GPU hours`. Raises InputError for an unknown paper.
@@ -82,10 +75,8 @@ def by_rule(runs: pd.DataFrame) -> pd.DataFrame:
     `last`, `mean of last five`, `five best`, `best`: of the tested rounds. `five best, tested before
     training`: a round's model is the one that it begins with, as in the code of FedGen, so that the last
     round's result is never seen; the first one, without training, is never among the best. That code tests
-    FedEnsemble after training, so its last round counts. Raises InputError for runs of several profiles.
+    FedEnsemble after training, so its last round counts.
     """
-    if runs["profile"].nunique() > 1:
-        raise InputError(f"rules are compared at one profile, not at {set(runs['profile'])}")
     rows = []
     for record in runs["record"]:
         scores = curve_frame(record)["value"]
@@ -129,10 +120,8 @@ def verdicts_by_rule(
 ) -> pd.DataFrame:
     """The verdict on the same runs by each of `by_rule`: for every column and row with a printed accuracy, by
     column and row in `printed`, and enough seeds, `column`, `row`, `rule`, the mean `difference` (measured
-    minus printed, in points) and the `verdict`. Raises InputError for a profile that decides nothing.
+    minus printed, in points) and the `verdict`.
     """
-    for profile in runs["profile"].unique():
-        _check_deciding(profile)
     ruled, found = by_rule(runs), []
     for (column, row), beside in printed.items():
         of = ruled[(ruled["column"] == column) & (ruled["row"] == row)]
@@ -141,14 +130,6 @@ def verdicts_by_rule(
                 by = compare(beside.value, of[rule].to_list(), "percent", beside.std)
                 found.append((column, row, rule, by.mean - beside.value, str(by.outcome)))
     return pd.DataFrame(found, columns=["column", "row", "rule", "difference", "verdict"])
-
-
-def _check_deciding(profile: str) -> None:
-    """Raise InputError for a profile at which values are not compared with print."""
-    if profile not in DECIDING:
-        raise InputError(
-            f"values are compared with print at {listed(list(DECIDING))}, not at {profile!r}"
-        )
 
 
 def gains(
@@ -167,7 +148,7 @@ def gains(
     spec = TableSpec.find(paper, str(table))
     known = records() if measured is None else measured
     rows = []
-    for (column, measure), cells in by_column(shown_cells(spec, known, profile)).items():
+    for (column, measure), cells in by_column(best_cells(spec, known, profile)).items():
         found = measured_values(cells, known) if measure == metric else {}
         for row, ours in found.items():
             gaps = differences(ours, found.get(against, {}))
@@ -195,13 +176,13 @@ def leads(
     """
     spec, rows = TableSpec.find(paper, str(table)), {}
     known = records() if measured is None else measured
-    for (column, metric), cells in by_column(shown_cells(spec, known, profile)).items():
+    for (column, metric), cells in by_column(best_cells(spec, known, profile)).items():
         if metric != "accuracy":
             continue
         others = [row for row in cells if row != method and rivals(row)]
         printed = {row: value for row, value in printed_values(cells).items() if value is not None}
         beside = [printed[row] for row in others if row in printed]
-        lead = lead_over(method, others, cells, known) if method in cells else None
+        lead = lead_over(method, others, cells, known)
         mean, low, high = lead.interval if lead else (math.nan,) * 3
         rows[column] = {
             "value": mean,
@@ -231,16 +212,10 @@ def readings_beside(
         printed: what is printed, by the beginning of a row's name; the longest that fits counts.
         column: the one that is meant, of a table with several.
 
-    Raises InputError as `table_frame` does, for a profile that decides nothing, and where it is not said
-    which of several columns is meant.
+    Raises InputError as `table_frame` does.
     """
-    _check_deciding(profile)
     known = records() if measured is None else measured
     spec, rows = TableSpec.find(paper, str(table)), {}
-    if column is None and len(spec.columns) > 1:
-        raise InputError(
-            f"say which of the {len(spec.columns)} columns of {paper}/{table} is meant"
-        )
     for cell in spec.cells(profile):
         found = list(values(cell, known).values())
         names = sorted((name for name in printed if cell.row.startswith(name)), key=len)

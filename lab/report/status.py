@@ -21,40 +21,24 @@ PACKAGES = (
 )
 
 
-def coverage(
-    paper: str | None = None, measured: Mapping[str, Record] | None = None
-) -> pd.DataFrame:
-    """A row per table of a paper or of all: `paper`, `table`, `title`, `profile` shown, `cells`, `printed`,
-    `measured`, and cells with each of `VERDICTS`. InputError for an unknown paper.
+def progress(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> style.Html:
+    """A row per table of a paper or of all: its profile shown, its cells, how many are printed and measured,
+    and how many have each verdict. InputError for an unknown paper.
     """
     known, rows = records() if measured is None else measured, []
-    for name in [paper] if paper else dict.fromkeys(spec.paper for spec in TableSpec.all()):
-        for spec in TableSpec.of_paper(name):
-            frame = table_frame(name, spec.table, measured=known)
-            rows.append(
-                {
-                    "paper": name,
-                    "table": spec.table,
-                    "title": heading(spec),
-                    "profile": ", ".join(frame["profile"].unique()),
-                    "cells": len(frame),
-                    "printed": int(frame["printed_text"].ne("").sum()),
-                    "measured": int(frame["measured"].notna().sum()),
-                    **{verdict: int((frame["verdict"] == verdict).sum()) for verdict in VERDICTS},
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-def progress(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> style.Html:
-    """`coverage` as a page shows it: the verdicts that a table has, in one column of words."""
-    covered = coverage(paper, measured)
-    verdicts = [
-        ", ".join(f"{count} {name}" for name, count in row.items() if count)
-        for _, row in covered[list(VERDICTS)].iterrows()
-    ]
-    known = ["table", *(["paper"] if paper else [])]
-    return style.sentences(covered.assign(verdicts=verdicts).drop(columns=[*VERDICTS, *known]))
+    for spec in TableSpec.of_paper(paper) if paper else TableSpec.all():
+        frame = table_frame(spec.paper, spec.table, measured=known)
+        counts = frame["verdict"].value_counts().reindex(VERDICTS).dropna().astype(int)
+        row = {
+            "title": heading(spec),
+            "profile": ", ".join(frame["profile"].unique()),
+            "cells": len(frame),
+            "printed": frame["printed_text"].ne("").sum(),
+            "measured": frame["measured"].notna().sum(),
+            "verdicts": ", ".join(f"{count} {name}" for name, count in counts.items()),
+        }
+        rows.append(row if paper else {"paper": spec.paper} | row)
+    return style.sentences(pd.DataFrame(rows))
 
 
 def versions() -> pd.DataFrame:

@@ -17,8 +17,6 @@ PALETTE = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"),
     *("#8064D0", "#8A7A1F", "#C2456B", "#7C8798"),
 )
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", "h")
-DASHES: tuple[Any, ...] = ("", (4, 1.5), (1, 1), (3, 1.25, 1.5, 1.25), (5, 1, 1, 1), (2, 2, 4, 2))
 #: places in the palette of methods that are in many figures: the papers' own, and usual baselines
 PLACES = {
     **dict.fromkeys(("FedVCK", "FedMK", "GDD-FL", "FedIOD"), 0),
@@ -78,10 +76,8 @@ _MEASURES = {
 }
 
 
-def series(names: Iterable[Any]) -> dict[str, dict[Any, Any]]:
-    """`palette`, `markers` and `dashes` of seaborn for series of these names. A method, the beginning of a
-    name, has one colour in all figures; from the eleventh on marker and dash change.
-    """
+def palette(names: Iterable[Any]) -> dict[Any, str]:
+    """Colours of series of these names. A method, the beginning of a name, has one colour in all figures."""
     names, places = list(names), dict[Any, int]()
     for name in names:
         place = PLACES.get(re.split("[ ,(@]", str(name))[0])
@@ -91,12 +87,7 @@ def series(names: Iterable[Any]) -> dict[str, dict[Any, Any]]:
     for name in names:
         if name not in places:
             places[name] = next(free)
-    turn = {name: (place, place + place // len(PALETTE)) for name, place in places.items()}
-    return {
-        "palette": {name: PALETTE[place % len(PALETTE)] for name, (place, _) in turn.items()},
-        "markers": {name: MARKERS[at % len(MARKERS)] for name, (_, at) in turn.items()},
-        "dashes": {name: DASHES[at % len(DASHES)] for name, (_, at) in turn.items()},
-    }
+    return {name: PALETTE[place % len(PALETTE)] for name, place in places.items()}
 
 
 def html_table(frame: pd.DataFrame, css_class: str = "", escape: bool = True, **how: Any) -> str:

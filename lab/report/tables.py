@@ -15,7 +15,7 @@ from lab import Record
 from lab.importing import beside_the_book, records_below
 from lab.profiles import Profile
 from lab.report import style
-from lab.report.frames import AND, BEST_FIRST, evidence_frame, left_out, table_frame, verdict_counts
+from lab.report.frames import AND, BEST_FIRST, evidence_frame, left_out, table_frame
 from lab.report.summary import summary_frame
 from lab.table import TableSpec
 
@@ -73,8 +73,8 @@ def table(
     note, details = _note(frame, spec), _details(pd.concat([frame, others]))
     had = frame["measured"].notna().groupby(frame["column"]).any()
     if not had.any():
-        summary = f"{title}. Nothing is measured yet ({verdict_counts(frame)})."
-        return style.Html(style.folded(summary, note + _grids(frame, names, title) + details))
+        body = note + _grids(frame, names, title) + details
+        return style.Html(style.folded(f"{title}. Nothing is measured yet.", body))
     own, shown = _own(frame), [name for name in names if had.get(name)]
     body = note + _grids(frame[~own], shown, title)
     if own.any():

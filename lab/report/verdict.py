@@ -40,7 +40,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from core.errors import InputError, unknown
+from core.errors import unknown
 from lab import Record
 from lab.report.intervals import MOST_SEEDS, Comparison, interval
 from lab.table import Cell
@@ -230,8 +230,6 @@ def compare(
     """At least two measured values, one per seed, beside the printed one; `exact` is that of `margin`,
     `looks` that of `Comparison`. Raises InputError for fewer.
     """
-    if len(found) < 2:
-        raise InputError(f"a comparison needs at least two seeds, not {len(found)}")
     mean, std = mean_and_std(found)
     near = margin(printed, unit, exact)
     return Comparison(mean, std or 0.0, len(found), printed, printed_std, near, looks=looks)

@@ -30,7 +30,7 @@ def _frozen():
 
 def _claims(measured):
     rows = []
-    for paper in report_claims.papers():
+    for paper in report_claims.PAPERS:
         for claim in report_claims.claims(paper):
             found = report_claims.judge(claim, measured)
             effect = "" if claim.test else found.effect  # the name of a test

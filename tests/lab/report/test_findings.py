@@ -72,7 +72,7 @@ def test_a_verdict_is_beside_the_number_that_the_paper_has_elsewhere():
             {"cell": TWICE, "paper": REPORTED[:1], "verdict": "different"},
             "'x' is consistent by now: write it anew",
         ),
-        ({"cell": FEDAVG.replace("converged", "quick"), "over": RELEASED}, "no record of"),
+        ({"cell": FEDAVG.replace("converged", "quick"), "over": RELEASED}, "at least one seed"),
         (
             {"cell": RELEASED, "over": FEDAVG, "paper": [FEDAVG.split(" at ")[0], REPORTED[1]]},
             "the paper reports no number for fedvck/ladder",
@@ -89,14 +89,6 @@ def test_a_single_seed_supports_nothing():
     known = {one.experiments[0].id: records()[one.experiments[0].id] for one in cells}
     with pytest.raises(InputError, match="from -inf to inf: write it anew"):
         supported(Conclusion(says="x", cell=RELEASED, over=FEDAVG), known)
-
-
-def test_a_conclusion_needs_one_guard():
-    for guards in ({}, {"over": FEDAVG, "verdict": "different"}, {"verdict": "different"}):
-        with pytest.raises(ValueError, match="needs 'over' another cell"):
-            Conclusion(says="x", cell=RELEASED, **guards)
-    with pytest.raises(InputError, match="no paper named 'fedavg'"):
-        conclusions("fedavg")
 
 
 def test_who_leads_by_which_rule_is_as_the_findings_say():

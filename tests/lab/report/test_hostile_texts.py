@@ -122,7 +122,7 @@ def test_texts_of_a_table(spec):
 def test_texts_of_summaries(spec):
     known = measured(spec)
     pages = {
-        "title": [status.progress(measured=known)._repr_html_(), status.coverage(measured=known)],
+        "title": [status.progress(measured=known)._repr_html_()],
         "row": [
             tables.table_frame("fedvck", 99, "laptop", known),
             results.table_runs("fedvck", 99, measured=known),
@@ -147,7 +147,7 @@ def test_texts_of_claims(tmp_path, monkeypatch, kind):
     for place in ("javascript:alert(1)//", "//elsewhere", evil("page"), 3):
         path.write_text(yaml.safe_dump({"claims": [one | {"page": place}]}))
         with pytest.raises(InputError, match="claims, 1, page"):
-            claims.claims("fedmk", tmp_path)
+            claims.claims("fedmk")
 
 
 def test_names_of_classes_and_words_of_figures():

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import attrs
 import pandas as pd
 import pytest
 
-from core.errors import InputError
 from lab import TableSpec
 from lab.published import Published
-from lab.report.frames import metrics_frame, table_runs, verdict_counts
+from lab.report.frames import metrics_frame, table_runs
 from lab.report.results import (
-    by_rule,
     by_seed,
     bytes_by_kind,
     column_curves,
@@ -23,7 +19,6 @@ from lab.report.results import (
     leads,
     readings_beside,
     reporting_rules,
-    spreads,
     verdicts_by_rule,
 )
 from tests.lab.report.made import record as made
@@ -77,14 +72,10 @@ def test_interpretations_stand_beside_what_is_printed_for_their_method():
     assert frame["measured"].to_list() == pytest.approx([51, 62, 50, 39])
     assert frame["printed"].to_list() == [61.9, 61.9, 1.0, 38.7]
     assert frame["std"]["FedVCK"] == pytest.approx(1) and pd.isna(frame["std"]["FedDM"])
-    with pytest.raises(InputError, match="at paper, converged, not at 'laptop'"):
-        readings_beside("fedvck", "ladder", "laptop", printed, runs)
     runs = known("fedmk", "wide", "paper", {"FedMK, ten steps": (0.4, 0.41, 0.42)}, "cifar10-0.5")
     asked = ("fedmk", "wide", "paper", {"FedMK": reported(47.33)}, runs)
     assert readings_beside(*asked, column="cifar10-0.5")["measured"].item() == pytest.approx(41)
     assert readings_beside(*asked, column="cifar10-1").empty
-    with pytest.raises(InputError, match="say which"):
-        readings_beside(*asked)
 
 
 def test_a_lead_is_over_the_best_of_the_others():
@@ -145,8 +136,6 @@ def test_rules_of_reporting_read_the_same_rounds_in_their_own_way(algorithm, see
             "runs": 1,
         }
     )
-    with pytest.raises(InputError, match="one profile"):
-        by_rule(pd.concat([one, one.assign(profile="laptop")]))
 
 
 def test_verdicts_and_gains_by_rule_hang_on_the_rounds_that_a_rule_reads():
@@ -169,8 +158,6 @@ def test_verdicts_and_gains_by_rule_hang_on_the_rounds_that_a_rule_reads():
         **dict.fromkeys(("last", "mean of last five", "five best", "best"), "different"),
         "five best, tested before training": "equivalent",
     }
-    with pytest.raises(InputError, match="not at 'laptop'"):
-        verdicts_by_rule(runs.assign(profile="laptop"), printed)
     gained = gains_by_rule(runs, "A", "B").set_index("rule")
     assert set(gained["seeds"]) == {2} and gained.loc["last", "gain"] == pytest.approx(15)
     assert gained.loc["last", "high"] == pytest.approx(15 + T1 * 5)
@@ -243,8 +230,4 @@ def test_rows_are_summed_up_over_their_seeds():
     runs = pd.DataFrame([ran("b", 0, 50), ran("b", 1, 70), ran("a", 1, 40)])
     scores = by_seed(runs)
     assert scores.index.tolist() == ["b", "a"] and scores.loc["a"].isna().tolist() == [True, False]
-    found = spreads(scores)
-    assert found["b"] == pytest.approx((60, 200**0.5))
-    assert found["a"] == pytest.approx((40, math.nan), nan_ok=True)  # one run has no deviation
-    verdicts = pd.DataFrame({"verdict": ["pending", "undecided", "pending"]})
-    assert verdict_counts(verdicts) == "2 pending, 1 undecided"
+    assert scores.loc["b"].tolist() == [50, 70]

@@ -7,7 +7,7 @@ from scipy import stats
 
 from lab import Record, TableSpec, queue, records
 from lab.__main__ import main
-from lab.report.cellcheck import comparison
+from lab.report.evidence import comparison
 
 
 @pytest.fixture(scope="module")
