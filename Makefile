@@ -12,7 +12,7 @@ JOBS := 2
 PIP := $(PY) -m pip -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install book check links serve lab shots pdf student slides datapack test machines test-machines federation-demo federation-simulation lint format sync lock clean
+.PHONY: help install book check links serve lab pdf student slides datapack test machines test-machines federation-demo federation-simulation lint format sync lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,9 +68,6 @@ serve: $(INSTALLED)  ## show the built site on this machine
 lab: $(INSTALLED)  ## open the notebooks in JupyterLab, which the first call installs
 	@$(PY) -c 'import jupyterlab' 2>/dev/null || $(PIP) install "jupyterlab>=4"
 	@$(PY) -m jupyterlab notebooks/01_quickstart.ipynb
-
-shots: $(INSTALLED)  ## take a picture of every page, desktop and phone, into _build/shots
-	@$(PY) -m lab book shots --out _build/shots
 
 pdf: $(INSTALLED)  ## print the built site into one file, _build/book.pdf (needs Chromium)
 	@$(PY) -m lab book pdf --out _build/book.pdf

@@ -56,7 +56,7 @@ from core.families.condensing import to_wire
 from core.federation import Task
 from core.rng import Rng
 from lab.report import condensed_images, dots, lines, show, source
-from lab.report.lesson import condensed, learned, matching, trained
+from lab.report.lesson import condensed, learned, trained
 
 same = partial(assert_close, rtol=0, atol=1e-12)  # to twelve digits
 rng = Rng(seed)
@@ -152,17 +152,18 @@ frames = {}
 
 def watch(step, pictures):
     if step in moments:
-        frames[step] = pictures[::images_per_class].clone()
+        frames[step] = pictures.clone()
 
 
 knowledge, targets, loss = condensed(*client, watch=watch, **plan)
-frames[iterations] = knowledge[::images_per_class]
+frames[iterations] = knowledge
 
 # %% tags=["slide"]
 mean, std = task.dataset.mean, task.dataset.std
+first = [pictures[::images_per_class] for pictures in frames.values()]
 show(
     condensed_images(
-        to_wire(torch.cat(list(frames.values())), mean, std),
+        to_wire(torch.cat(first), mean, std),
         targets[::images_per_class].repeat(len(frames)),
         classes,
         columns=len(frames),
@@ -254,12 +255,11 @@ f"pixels beyond black and white: {cut_off:.0%}"
 # steps.
 
 # %% tags=["slide"]
-begun = matching(*client, **plan).start
 blind = (task, task.new_model(rng.at("blind")), *client[2:])
 first = [(labels == c).nonzero()[:images_per_class, 0] for c in labels.unique()]
 some = torch.cat(first)
 taught = {
-    "noise, as at the start": (begun, targets),
+    "noise, as at the start": (frames[0], targets),
     "untrained encoder": (condensed(*blind, **plan)[0], targets),
     "condensed": (knowledge, targets),
     "condensed, free": (free, targets),
@@ -269,10 +269,10 @@ taught = {
 }
 rows = {name: learned(task, *pair, 40, rng) for name, pair in taught.items()}
 frame = pd.DataFrame(rows).T.rename_axis("name").reset_index()
-mean, std = frame["accuracy (%)"], frame["std"]
+middle, spread = frame["accuracy (%)"], frame["std"]
 show(
     dots(
-        frame.assign(value=mean, low=mean - std, high=mean + std),
+        frame.assign(value=middle, low=middle - spread, high=middle + spread),
         "test accuracy (%), mean ± deviation of three fresh networks",
         title=f"What {images_per_class} images of each class teach",
     )

@@ -27,7 +27,6 @@ if importlib.util.find_spec("core") is None:
 
 # %% tags=["parameters"]
 dataset = "digits"
-width = 16
 alpha = 0.1
 clients = 8
 steps = 50
@@ -41,24 +40,23 @@ import math
 import numpy as np
 import pandas as pd
 import torch
-from torch.testing import assert_close
 
-from core import data, distillation
+from core import distillation
 from core.data.auxiliary import PHOTOGRAPHS, auxiliary
-from core.federation import Task
 from core.rng import Rng
-from lab.report import dots, image_rows, lines, partition_plot, show
+from lab.report import dots, image_rows, lines, show
 from lab.report.lesson import (
     answers,
     distilled,
-    ensembles,
-    panel,
     share_right,
-    teacher,
+    small_lesson,
+    trained,
 )
 
 rng = Rng(seed)
-task = Task(data.load(dataset), "convnet", {"depth": 2, "width": width})
+fields = {"dataset": dataset, "clients": clients, "seed": seed}
+lesson = small_lesson("quick", {"local_steps": steps}, alpha=alpha, **fields)
+task = lesson.task
 train_set, test = task.dataset.train, task.dataset.test
 
 # %% [markdown]
@@ -67,10 +65,8 @@ train_set, test = task.dataset.train, task.dataset.test
 # Each client trains a teacher on its own data, once.
 
 # %%
-group = panel(task, clients, alpha, steps, seed)
-counts, teachers = group.counts, group.networks
-names, title = task.dataset.classes, f"alpha = {alpha:g}"
-show(partition_plot(train_set.labels, group.parts, names, title=title))
+counts, teachers = lesson.counts, lesson.teachers
+show(lesson.partition_plot())
 
 # %% [markdown]
 # How does a teacher judge an image of a class that it has seen, and one that it has not?
@@ -116,23 +112,26 @@ pd.DataFrame(
 # A(x)^c = \sum_{k=1}^{K} \frac{n_{k,c}}{\sum_{j} n_{j,c}} \, z_k^c(x) .
 # $$ (eq:kd-classwise)
 
-# %%
-n = counts.float()
-pi = n.sum(1) / n.sum()
-q_bar = torch.einsum("k,knc->nc", pi, q)
-z_bar = torch.einsum("k,knc->nc", pi, z)
-A = torch.einsum("kc,knc->nc", n / n.sum(0).clamp_min(1), z)
-
-mixed = ensembles(z, counts)
-for direct, shared in zip((q_bar.log(), z_bar, A), mixed.values(), strict=True):
-    assert_close(direct, shared, rtol=0, atol=1e-4)
-
 
 # %%
+def ensembles(z, counts):
+    """Scores (N, C) of three ensembles of K teachers with logits (K, N, C)."""
+    n = counts.to(z.dtype)
+    pi = n.sum(1) / n.sum()
+    by_class = n / n.sum(0).clamp_min(1)
+    return {
+        "mean of probabilities": torch.einsum(
+            "k,knc->nc", pi, z.softmax(-1)
+        ).log(),
+        "mean of logits": torch.einsum("k,knc->nc", pi, z),
+        "class-wise weights": torch.einsum("kc,knc->nc", by_class, z),
+    }
+
+
 def compared(alpha):
-    group = panel(task, clients, alpha, steps, seed)
-    z = answers(group.networks, task.inputs(test.images))
-    scores = ensembles(z, group.counts)
+    other = lesson.but(alpha=alpha)
+    z = answers(other.teachers, task.inputs(test.images))
+    scores = ensembles(z, other.counts)
     return {name: share_right(one, test.labels) for name, one in scores.items()}
 
 
@@ -290,11 +289,10 @@ def taught(pictures, target):
     return share_right(task.outputs(net, test.images), test.labels)
 
 
-everything = torch.arange(len(train_set.labels))
-expert = teacher(task, everything, 3 * steps, rng.at("all"))
-alone = task.outputs(expert, asked)
+inputs, labels = task.inputs(train_set.images), train_set.labels
+alone = task.outputs(trained(task, inputs, labels, 3 * steps, rng), asked)
 pupils = {
-    "ensemble itself": share_right(A, test.labels),
+    "ensemble itself": share_right(of_ensemble(test.images), test.labels),
     **{
         f"student, {name}": taught(pictures, of_ensemble(pictures))
         for name, pictures in kinds.items()

@@ -122,12 +122,12 @@ def _own(name: str) -> str:
 
 @command()
 def book(
-    action: Annotated[str, Argument(help="build, execute, shots, pdf, student, …")] = "build",
+    action: Annotated[str, Argument(help="build, execute, pdf, student, slides.")] = "build",
     chapter: Annotated[list[str] | None, Argument(help="Names of pages; default: all.")] = None,
     out: Annotated[Path | None, Option(help="Where pages that are not the site go.")] = None,
 ) -> None:
-    """Build the site, or only execute its notebooks; take screenshots of every page; print it as one
-    PDF; write the notebooks of a class without solutions, or slides of lessons.
+    """Build the site, or only execute its notebooks; print it as one PDF; write the notebooks of a class
+    without solutions, or slides of lessons.
 
     \b
     Examples:
@@ -147,7 +147,6 @@ def book(
     actions: dict[str, Callable[[], object]] = {
         "build": site.build,
         "execute": site.execute,
-        "shots": lambda: site.screenshots(out or Path("shots"), chapter),
         "pdf": lambda: site.pdf(out or Path("book.pdf"), chapter),
         "student": lambda: told(students.write_students(sources(), out or Path("student"))),
         "slides": lambda: told(site.write_slides(sources(site.lessons), out or Path("slides"))),

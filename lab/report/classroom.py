@@ -15,21 +15,17 @@ import functools
 import html
 import re
 import shutil
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from pathlib import Path
-from typing import Any
 
-import attrs
 import pandas as pd
 
-from core.errors import InputError
 from lab.report import notebooks
 
 #: the figures of the book that are drawn by hand, and the folder beside a notebook that has those it shows
 FIGURES, SHOWN = notebooks.ROOT / "book" / "_static", "figures"
 #: what the buttons to Colab and Binder open, which show plain Markdown only
 PLAIN = notebooks.ROOT / "book" / "plain" / "notebooks"
-LEVELS = ("Easy", "Medium", "Hard")
 _BLOCK = re.compile(
     r"^(?P<fence>`{3,})\{(?P<kind>exercise|solution|admonition)\} *(?P<title>[^\n]*)\n"
     r"(?P<options>(?::[^\n]*\n)*)\n*(?P<text>.*?)\n(?P=fence)$",
@@ -37,45 +33,17 @@ _BLOCK = re.compile(
 )
 #: a formula in a title, which the text of a link cannot show
 _FORMULA = re.compile(r" *\$[^$]+\$")
-_EFFORT = re.compile(rf"\*(?P<level>{'|'.join(LEVELS)}), (?P<minutes>\d+) minutes\.\*")
+_EXERCISE = re.compile(
+    r"^`{3,}\{exercise\} *(?P<title>[^\n]*)\n:label: (?P<label>\S+)\n\n"
+    r"\*(?P<level>Easy|Medium|Hard), (?P<minutes>\d+) minutes\.\*\n*(?P<text>.*?)\n`{3,}$",
+    re.MULTILINE | re.DOTALL,
+)
 
 
-@attrs.frozen
-class Exercise:
-    """An exercise of a chapter; `text` is without its title and without the line of its effort."""
-
-    chapter: str
-    label: str
-    title: str
-    level: str
-    minutes: int
-    text: str
-
-
-def exercises(source: str | Path) -> list[Exercise]:
-    """The exercises of a notebook in order. InputError for one without level and minutes."""
-    path = notebooks.find(source)
-    found = []
-    for block in _blocks(notebooks.read(path)):
-        label = re.search(r":label: (\S+)", block["options"])
-        effort = _EFFORT.match(block["text"])
-        if label is None or effort is None:
-            raise InputError(
-                f'{path.name}: the exercise "{block["title"]}" needs a label and a first line such '
-                "as *Easy, 10 minutes.*"
-            )
-        text = block["text"][effort.end() :].strip()
-        level, minutes = effort["level"], int(effort["minutes"])
-        found.append(Exercise(path.stem, label[1], block["title"], level, minutes, text))
-    return found
-
-
-def _blocks(notebook: Any) -> Iterator[re.Match[str]]:
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            yield from (
-                block for block in _BLOCK.finditer(cell.source) if block["kind"] == "exercise"
-            )
+def exercises(source: Path) -> list[dict[str, str]]:
+    """The exercises of a notebook: `title`, `label`, `level`, `minutes` and `text` of each."""
+    cells = [cell.source for cell in notebooks.read(source).cells if cell.cell_type == "markdown"]
+    return [found.groupdict() for cell in cells for found in _EXERCISE.finditer(cell)]
 
 
 def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
@@ -84,18 +52,15 @@ def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
     """
     rows = []
     for path in sources:
-        notebook = notebooks.read(path)
-        chapter = notebooks.title(path)
-        checked = {
-            cell.metadata["name"] for cell in notebook.cells if "check" in notebooks.tags(cell)
-        }
+        cells = notebooks.read(path).cells
+        checked = [cell.metadata["name"] for cell in cells if "check" in notebooks.tags(cell)]
         rows += [
             {
-                "chapter": f"[{chapter}](../notebooks/{one.chapter})",
-                "exercise": f"[{_FORMULA.sub('', one.title)}]({one.label})",
-                "level": one.level.lower(),
-                "minutes": one.minutes,
-                "checked": "yes" if one.label in checked else "",
+                "chapter": f"[{notebooks.title(path)}](../notebooks/{path.stem})",
+                "exercise": f"[{_FORMULA.sub('', one['title'])}]({one['label']})",
+                "level": one["level"].lower(),
+                "minutes": one["minutes"],
+                "checked": "yes" * (one["label"] in checked),
             }
             for one in exercises(path)
         ]
@@ -123,11 +88,12 @@ _FIGURE = re.compile(
 @functools.cache
 def _numbers() -> dict[str, str]:
     """The number of each of the book's equations: that of its page, and its place there."""
-    found = {}
-    for path in sorted(notebooks.NOTEBOOKS.glob("*.py")):
-        labels = _EQUATION.findall(path.read_text(encoding="utf-8"))
-        found.update({label: f"{int(path.stem[:2])}.{k}" for k, label in enumerate(labels, 1)})
-    return found
+    texts = {path: path.read_text(encoding="utf-8") for path in notebooks.NOTEBOOKS.glob("*.py")}
+    return {
+        label: f"{int(path.stem[:2])}.{k}"
+        for path, text in texts.items()
+        for k, label in enumerate(_EQUATION.findall(text), 1)
+    }
 
 
 def _number(label: str) -> str:

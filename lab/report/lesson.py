@@ -12,23 +12,13 @@ import torch
 from torch import nn
 
 import lab
-from core import algorithms, distillation
+from core import distillation
 from core.algorithms.fediod.teachers import teachers, train_teacher
 from core.condensation import LatentEncoder, engine, initial_images
 from core.condensation.engine import Condensation, Draws, MatchingObjective, RealData
 from core.condensation.latent import Normalisation, Separate
-from core.data import partition
-from core.errors import InputError, brief, unknown
 from core.families.condensing import to_wire
-from core.federation import (
-    Client,
-    LocalTraining,
-    RoundResult,
-    State,
-    Task,
-    supervised,
-    train,
-)
+from core.federation import Client, LocalTraining, RoundResult, State, Task, train
 from core.models import Classifier, Stacked
 from core.rng import Rng
 from core.server import ServerTraining, update_model
@@ -113,16 +103,6 @@ class Run:
         return pd.DataFrame(rows).T.rename_axis("round")
 
 
-def _on_top(below: _Settings, above: _Settings) -> _Settings:
-    """Settings by algorithm, some on top of others. Raises InputError where it is not that."""
-    for name, settings in above.items():
-        if name not in algorithms.names():
-            raise unknown("algorithm", name, algorithms.names())
-        if not isinstance(settings, Mapping):
-            raise InputError(f"own must give {name} a mapping of settings, not {brief(settings)}")
-    return {**below, **{name: {**below.get(name, {}), **of} for name, of in above.items()}}
-
-
 class Lesson:
     """The runs of one page: they share data, split and schedule, and differ in algorithm and settings.
 
@@ -133,8 +113,6 @@ class Lesson:
         settings: hyper-parameters of every run.
         own: hyper-parameters of the runs of an algorithm, by its name.
         fields: of `Experiment`: dataset, clients, rounds, seed and the like.
-
-    Raises InputError where `own` is about no algorithm.
     """
 
     def __init__(
@@ -148,7 +126,7 @@ class Lesson:
         **fields: Any,
     ) -> None:
         self.profile, self.algorithm = profile, algorithm
-        self.settings, self.own, self.fields = dict(settings or {}), _on_top({}, own or {}), fields
+        self.settings, self.own, self.fields = dict(settings or {}), dict(own or {}), fields
         if alpha is not None:
             self.fields["partition"] = {"name": "dirichlet", "alpha": alpha}
 
@@ -172,19 +150,13 @@ class Lesson:
         return self.task.dataset.name + (f", alpha = {alpha:g}" if alpha else "")
 
     def but(self, **changes: Any) -> Lesson:
-        """The same lesson with other arguments, those in `own` on top of what it has. Raises InputError for
-        other data or another model.
-        """
-        if "own" in changes:
-            changes["own"] = _on_top(self.own, changes["own"])
-        kept = {name: getattr(self, name) for name in ("profile", "algorithm", "settings", "own")}
-        other = type(self)(**{**kept, **self.fields, **changes})
-        mine, theirs = self.experiment(), other.experiment()
-        for field in ("dataset", "model", "model_options"):
-            if getattr(mine, field) != getattr(theirs, field):
-                raise InputError(f"{field} is one for all runs of a lesson: make another lesson")
-        other.__dict__["task"] = self.task
-        return other
+        """The same lesson with other arguments, those in `own` on top of what it has."""
+        own = {
+            name: {**self.own.get(name, {}), **settings}
+            for name, settings in changes.pop("own", {}).items()
+        }
+        given = {"profile": self.profile, "algorithm": self.algorithm, "settings": self.settings}
+        return type(self)(**{**given, **self.fields, **changes}, own=self.own | own)
 
     def everyone(self) -> list[Client]:
         """All clients, with nothing in their memory."""
@@ -380,55 +352,6 @@ def learned(
     return {"images": len(labels), "accuracy (%)": scores.mean(), "std": scores.std()}
 
 
-@attrs.frozen(eq=False)
-class Matching:
-    """One client's images, about to be condensed under a model that does not change."""
-
-    objective: MatchingObjective
-    #: network inputs (M, C, H, W) from which the images start
-    start: torch.Tensor
-    #: (M,) the label of each, and its position among those that the client holds
-    labels: torch.Tensor
-    group: torch.Tensor
-
-
-def matching(
-    task: Task,
-    model: Classifier,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    per_class: int,
-    rng: Rng,
-    *,
-    kind: str = "noise",
-    free: bool = False,
-    **settings: Any,
-) -> Matching:
-    """What `condensed` does, before its first step; arguments are the same."""
-    order = labels.argsort(stable=True)
-    held, group = torch.unique(labels[order], return_inverse=True)
-    real = RealData(
-        images[order],
-        group,
-        1 / torch.bincount(group)[group].float(),
-        owner=torch.zeros_like(held),
-        label=held,
-    )
-    counts = torch.full_like(held, per_class)
-    start = initial_images(kind, real.images, group, counts, task.inputs, rng.generator())
-    objective = MatchingObjective(
-        LatentEncoder(model),
-        real,
-        Condensation(**{"estimator": "expectation", **settings}),
-        Draws([rng], real.owner),
-        task.inputs,
-        task.runtime.autocast,
-        Separate() if free else Normalisation(),
-    )
-    groups = torch.repeat_interleave(counts)
-    return Matching(objective, start, held[groups], groups)
-
-
 def condensed(
     task: Task,
     model: Classifier,
@@ -447,15 +370,35 @@ def condensed(
     Args:
         images: (N, C, H, W) uint8, labels: (N,); per_class: condensed images of each class held.
         kind: what they start from, as in `initial_images`; free: without the latent constraints.
-        watch: called in every step with its number and the images so far.
+        watch: called in every step with its number and the images so far, at first those of the start.
         settings: of `Condensation`; the real side is its exact mean unless they say else.
 
     Returns: images as network inputs (M, C, H, W), their labels (M,), and the loss of every step,
     the mean over classes.
     """
-    at = matching(task, model, images, labels, per_class, rng, kind=kind, free=free, **settings)
-    pictures, losses = engine.condense(at.objective, at.start, at.group, watch)
-    return pictures, at.labels, losses.mean(1)
+    order = labels.argsort(stable=True)
+    classes, group = torch.unique(labels[order], return_inverse=True)
+    real = RealData(
+        images[order],
+        group,
+        1 / torch.bincount(group)[group].float(),
+        owner=torch.zeros_like(classes),
+        label=classes,
+    )
+    counts = torch.full_like(classes, per_class)
+    start = initial_images(kind, real.images, group, counts, task.inputs, rng.generator())
+    objective = MatchingObjective(
+        LatentEncoder(model),
+        real,
+        Condensation(**{"estimator": "expectation", **settings}),
+        Draws([rng], real.owner),
+        task.inputs,
+        task.runtime.autocast,
+        Separate() if free else Normalisation(),
+    )
+    groups = torch.repeat_interleave(counts)
+    pictures, losses = engine.condense(objective, start, groups, watch)
+    return pictures, classes[groups], losses.mean(1)
 
 
 def distilled(
@@ -483,57 +426,3 @@ def distilled(
         optimisers=[adam],
     )
     return student
-
-
-def teacher(task: Task, rows: torch.Tensor, steps: int, rng: Rng) -> Classifier:
-    """A network that has learned from these rows of a task's training set, frozen."""
-    data, plan = task.dataset.train, LocalTraining(lr=0.05, batch_size=32)
-    network = task.new_model(rng)
-    images, labels = data.images[rows], data.labels[rows]
-    train(network, images, labels, plan, supervised(task), rng.at("learn"), steps=steps)
-    return network.eval().requires_grad_(False)
-
-
-@attrs.frozen(eq=False)
-class Panel:
-    """Teachers, each of which has seen the images of one client only."""
-
-    #: rows of the training set that each client holds; empty clients are left out
-    parts: list[torch.Tensor]
-    #: n_{k,c}, (K, C)
-    counts: torch.Tensor
-    networks: list[nn.Module]
-
-
-def panel(task: Task, clients: int, alpha: float, steps: int, seed: int) -> Panel:
-    """A training set, handed out by a Dirichlet split, and a teacher for every client."""
-    labels = task.dataset.train.labels
-    parts = [
-        torch.as_tensor(part)
-        for part in partition.dirichlet(labels, clients, alpha, seed)
-        if len(part)
-    ]
-    classes = task.dataset.num_classes
-    counts = torch.stack([torch.bincount(labels[part], minlength=classes) for part in parts])
-    rng = Rng(seed).at("panel", f"{alpha:g}")
-    taught = (teacher(task, part, steps, rng.at(k)) for k, part in enumerate(parts))
-    return Panel(parts, counts, list(taught))
-
-
-def ensembles(logits: torch.Tensor, counts: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Scores (N, C) of three ensembles of K teachers.
-
-    Args:
-        logits: (K, N, C); counts: n_{k,c}, (K, C).
-
-    The two means have the weights n_k / N; that of probabilities comes back as its logarithm. The
-    class-wise weights are n_{k,c} over their sum, the first factor of Eq. 8 of FedIOD.
-    """
-    pi = (counts.sum(1) / counts.sum()).to(logits.dtype)
-    mean = torch.einsum("k,knc->nc", pi, logits.softmax(-1))
-    by_class = distillation.class_input_importance(counts)
-    return {
-        "mean of probabilities": mean.log(),
-        "mean of logits": torch.einsum("k,knc->nc", pi, logits),
-        "class-wise weights": distillation.ensemble_logits(logits, by_class),
-    }

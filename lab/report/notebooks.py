@@ -11,11 +11,13 @@ import contextlib
 import importlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from core.checks import is_number
+import pydantic
+
 from core.errors import InputError, one_line, unknown
 from core.files import parsing
 
@@ -99,34 +101,16 @@ def check_parameters(path: str | Path, given: Mapping[str, Any]) -> dict[str, An
     return {name: _typed(name, value, defaults[name]) for name, value in given.items()}
 
 
-_KINDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    list: "a list",
-    tuple: "a list",
-    dict: "a mapping",
-}
-
-
 def _typed(name: str, value: Any, default: Any) -> Any:
-    """`value` in the type of `default`; texts are read as Python writes them, `true` and `false` too."""
-    kind = type(default)
-    if isinstance(value, str) and kind is not str:
-        with contextlib.suppress(ValueError, SyntaxError):
-            text = value.strip()
-            value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+    """`value` in the type of `default`, of any type where that is None."""
     if default is None:
         return value
-    if kind is float and is_number(value):
-        value = float(value)
-    if kind in (list, tuple) and isinstance(value, list | tuple):
-        value = kind(value)
-    if type(value) is not kind or (kind is float and not is_number(value)):
-        wanted = _KINDS.get(kind, f"of type {kind.__name__}")
-        raise InputError(f"{name} must be {wanted}, as its default {default!r} is, not {value!r}")
-    return value
+    strict = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
+    try:
+        return pydantic.TypeAdapter(type(default), config=strict).validate_python(value)
+    except pydantic.ValidationError as error:
+        said = error.errors()[0]["msg"]
+        raise InputError(f"{name} is {default!r} by default, not {value!r}: {said}") from None
 
 
 def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: str | Path) -> Path:
@@ -134,11 +118,11 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
 
     Args:
         path: a .py or .ipynb file, or the name of one of the book's notebooks.
-        parameters_given: new values by name, as texts or as Python values.
+        parameters_given: new values by name.
         output: the .ipynb file to write.
 
     Raises InputError, before anything runs, for an unknown parameter, for a value of the wrong type
-    and for a place that cannot be written; and afterwards when a cell of the notebook fails.
+    and for a place where no copy can be; and afterwards when a cell of the notebook fails.
     """
     source, output = find(path), Path(output)
     values = check_parameters(source, parameters_given)
@@ -148,8 +132,6 @@ def run_notebook(path: str | Path, parameters_given: Mapping[str, Any], output: 
         raise InputError(f"{output} is the notebook itself; name another file for the copy")
     if not output.parent.is_dir():
         raise InputError(f"there is no folder {output.parent}")
-    if not os.access(output.parent, os.W_OK):
-        raise InputError(f"cannot write into the folder {output.parent}")
     notebook = read(source)
     if values:
         stated = ", ".join(f"{name} = {value!r}" for name, value in values.items())
@@ -172,11 +154,9 @@ def execute(
     with outputs, also up to an error. InputError, naming `source`, where a cell or the kernel fails.
     """
     papermill = needed("papermill")
-    from nbclient.exceptions import DeadKernelError
-
     notebook.metadata["kernelspec"] = KERNEL
     try:
-        with contextlib.nullcontext() if kernel else inherited(environment()):
+        with contextlib.nullcontext() if kernel else patch.dict(os.environ, environment()):
             papermill.execute_notebook(
                 notebook,
                 str(output),
@@ -191,12 +171,8 @@ def execute(
         raise InputError(
             f"{source.name} stopped with {error.ename}: {error.evalue} (see {output})"
         ) from None
-    except DeadKernelError:
-        raise InputError(
-            f"{source.name} stopped: its kernel died, as it does when memory runs out (see {output})"
-        ) from None
-    except RuntimeError as error:  # it died at its start, or there is no home folder
-        raise InputError(f"{source.name} stopped: {one_line(error, 200)}") from None
+    except RuntimeError as error:  # the kernel died, as it does when memory runs out
+        raise InputError(f"{source.name} stopped: {one_line(error, 200)} (see {output})") from None
 
 
 def environment() -> dict[str, str]:
@@ -206,20 +182,6 @@ def environment() -> dict[str, str]:
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     path = os.pathsep.join(dict.fromkeys(paths))
     return {"PYTHONPATH": path, "FEDCON_DATA": str(data_root().resolve())}
-
-
-@contextlib.contextmanager
-def inherited(given: Mapping[str, str]) -> Iterator[None]:
-    """Within it new processes find these variables in their environment."""
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
 
 
 # ---- the pair .py and .ipynb

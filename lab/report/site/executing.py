@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from core import data
 from lab.report import notebooks
@@ -95,7 +96,7 @@ def execute_all(sources: Iterable[Path], folder: Path, jobs: int = 2) -> list[Pa
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     }
     # papermill changes this process's folder for kernels of its own
-    with notebooks.inherited(environment), ThreadPoolExecutor(jobs if COPIED else 1) as pool:
+    with patch.dict(os.environ, environment), ThreadPoolExecutor(jobs if COPIED else 1) as pool:
         for line in pool.map(execute, targets):
             print(line, flush=True)
     return list(targets.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from lab import TableSpec, datapack, records
@@ -52,19 +54,14 @@ EVIDENCE = {
 
 def fragments() -> dict[str, str]:
     """Markdown by file name; a page includes it from `_generated/`."""
-    from lab.report import (
-        charts,
-        classroom,
-        figures,
-    )
+    from lab.report import charts, classroom, figures
 
+    chapters = map(notebooks.find, notebooks.chapters())
     drawn = charts.dots(evidence(), "test accuracy or AUC (%)")
     return {
         "overview.md": markdown_table(overview()),
         "evidence.md": figures.to_html(drawn) + "\n",
-        "exercises.md": markdown_table(
-            classroom.exercise_table(map(notebooks.find, notebooks.chapters()))
-        ),
+        "exercises.md": markdown_table(classroom.exercise_table(chapters)),
         "datapack.md": f"{', '.join(datapack.shareable())}; {datapack.LIMIT / 2**20:.0f} MB at most.\n",
     }
 
@@ -106,17 +103,7 @@ def evidence() -> pd.DataFrame:
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
-    """A data frame as a Markdown table; numbers to the right, missing values as an en dash."""
-    numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns]
-    lines = [
-        "| " + " | ".join(_cell(column) for column in frame.columns) + " |",
-        "|" + "|".join("---:" if number else "---" for number in numeric) + "|",
-    ]
-    for row in frame.itertuples(index=False):
-        cells = ["–" if pd.isna(value) else _cell(value) for value in row]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(value: object) -> str:
-    return plain(value).replace("|", "\\|")
+    """A data frame as a Markdown table."""
+    rows: list[Any] = [frame.columns, ["---"] * len(frame.columns), *frame.itertuples(index=False)]
+    cells = [[plain(value).replace("|", "\\|") for value in row] for row in rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)

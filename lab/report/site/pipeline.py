@@ -38,8 +38,8 @@ LONG = 24
 
 
 def build() -> Path:
-    """Execute what changed, lay out all pages, build the site; return its folder. InputError for a page
-    without source, a notebook that fails, or any warning.
+    """Execute what changed, lay out all pages, build the site; return its folder. InputError for a
+    notebook that fails, or any warning.
     """
     started = time.perf_counter()
     executed = execute()
@@ -74,11 +74,8 @@ def pages(names: Sequence[str] | None = None) -> list[str]:
 
 def source(page: str) -> Path:
     """The file behind a page of the table of contents: Markdown, or the .py of a notebook."""
-    for suffix in (".md", ".py"):
-        path = ROOT / f"{page}{suffix}"
-        if path.is_file():
-            return path
-    raise InputError(f"the page {page} of _toc.yml has neither a .md nor a .py file")
+    path = ROOT / f"{page}.md"
+    return path if path.is_file() else path.with_suffix(".py")
 
 
 def configuration(text: str) -> dict[str, Any]:

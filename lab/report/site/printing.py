@@ -1,4 +1,4 @@
-"""The built site as one PDF, or as pictures of its pages: Chromium without a window, by Playwright."""
+"""The built site as one PDF: Chromium without a window, by Playwright."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ FLAGS = [
     *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
     "--disable-sync",
 ]
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 #: what a reader unfolds on the screen is left out on paper
 _PREPARE = "document.querySelectorAll('.dropdown, details').forEach(one => one.remove())"
 _PAPER = {
@@ -68,23 +67,17 @@ def visit(view: Any, url: str) -> None:
     )
 
 
-def _built(names: list[str] | None) -> dict[str, str]:
-    """The addresses of built pages. Raises InputError where there is no site, or no such page."""
-    wanted = pages(names)
-    if not (HTML / "index.html").is_file():
-        raise InputError(f"there is no site in {HTML}; `make book` builds it")
-    return {page: (HTML / f"{page}.html").as_uri() for page in wanted}
-
-
 def pdf(target: Path, names: list[str] | None = None) -> Path:
     """Print the built site, or some pages, as a PDF with an outline, without folded lists and solutions.
     InputError without a site, a browser or pypdf, and for an unknown page.
     """
-    built, writer = _built(names), needed("pypdf").PdfWriter()
+    wanted, writer = pages(names), needed("pypdf").PdfWriter()
+    if not (HTML / "index.html").is_file():
+        raise InputError(f"there is no site in {HTML}; `make book` builds it")
     with browser() as chromium:
         view = chromium.new_page(color_scheme="light")
-        for url in built.values():
-            visit(view, url)
+        for page in wanted:
+            visit(view, (HTML / f"{page}.html").as_uri())
             view.evaluate(_PREPARE)
             title = view.title().split(" — ")[0]
             writer.append(io.BytesIO(view.pdf(**_PAPER)), outline_item=title)
@@ -92,23 +85,3 @@ def pdf(target: Path, names: list[str] | None = None) -> Path:
     writer.write(target)
     print(f"{len(writer.pages)} pages in {target}")
     return target
-
-
-def screenshots(folder: Path, names: list[str] | None = None) -> list[Path]:
-    """Take a picture of every page, or of some, at desktop and phone width, light and dark, into a
-    folder. Raises InputError without a site or a browser, and for an unknown page.
-    """
-    built, taken = _built(names), []
-    folder.mkdir(parents=True, exist_ok=True)
-    with browser() as chromium:
-        for name, (width, height) in SIZES.items():
-            for scheme in ("light", "dark"):
-                screen = {"width": width, "height": height}
-                view = chromium.new_page(viewport=screen, color_scheme=scheme)
-                for page, url in built.items():
-                    visit(view, url)
-                    taken.append(folder / f"{page.replace('/', '-')}-{name}-{scheme}.png")
-                    view.screenshot(path=str(taken[-1]), full_page=True)
-                view.close()
-    print(f"{len(taken)} pictures in {folder}")
-    return taken

@@ -11,7 +11,6 @@ from torch import nn
 
 import lab
 from core.condensation import LatentEncoder
-from core.errors import InputError
 from core.federation import Ledger
 from core.rng import Rng
 from lab.profiles import apply
@@ -22,10 +21,7 @@ from lab.report.lesson import (
     answers,
     condensed,
     distilled,
-    ensembles,
     learned,
-    matching,
-    panel,
     pooled,
     share_right,
     trained,
@@ -65,25 +61,14 @@ def test_an_experiment_is_what_a_reader_would_ask_for_by_hand(lesson):
     assert lesson.title == "digits, alpha = 0.1"
 
 
-def test_a_changed_lesson_keeps_the_rest_and_the_task(lesson):
+def test_a_changed_lesson_keeps_the_rest(lesson):
     other = lesson.but(rounds=1, alpha=5.0)
     changed = {"rounds": 1, "partition": {"name": "dirichlet", "alpha": 5.0}}
     assert other.experiment() == attrs.evolve(lesson.experiment(), **changed)
-    assert other.task is lesson.task and lesson.experiment().rounds == 2
+    assert lesson.experiment().rounds == 2
     own = lesson.but(own={"fedprox": {"lr": 0.2}, "fedavg": {"lr": 0.3}})
     assert own.experiment().settings == lesson.experiment(lr=0.2).settings
     assert own.experiment().settings["mu"] == 0.5 and lesson.experiment().settings["lr"] == 0.05
-    with pytest.raises(InputError, match="model is one for all runs"):
-        lesson.but(model="lenet")
-
-
-def test_settings_of_an_algorithm_that_is_none_are_refused(lesson):
-    with pytest.raises(InputError, match="no algorithm named 'fedprx'; did you mean 'fedprox'"):
-        lesson.but(own={"fedprx": {"mu": 1.0}})
-    with pytest.raises(InputError, match="no algorithm named 'teacher_models'"):
-        lesson.but(own={"teacher_models": []})
-    with pytest.raises(InputError, match=r"own must give fedprox a mapping of settings, not 0\.5"):
-        lesson.but(own={"fedprox": 0.5})
 
 
 def test_a_run_keeps_what_the_package_gives_round_by_round(lesson):
@@ -177,6 +162,7 @@ def test_condensation_starts_at_the_distance_of_mean_features(lesson):
     held = client.labels.unique()
     assert labels.tolist() == held.repeat_interleave(2).tolist()
     assert len(seen) == len(losses) == 3 and pictures.shape == seen[0].shape
+    assert abs(seen[0].mean()) < 0.15 and abs(seen[0].std() - 1) < 0.15  # noise
     assert losses[-1] < losses[0]
     # by hand: Eq. 2 of FedVCK, both sides under the statistics of the real images
     eye = LatentEncoder(model)
@@ -201,24 +187,6 @@ def test_images_teach_what_networks_trained_by_hand_know(lesson):
     assert low < high and found["images"] == 100
     assert found["accuracy (%)"] == pytest.approx((low + high) / 2, abs=1e-3)
     assert found["std"] == pytest.approx((high - low) / 2**0.5, abs=1e-3)
-
-
-def test_matching_starts_from_noise_for_each_class_that_is_held(lesson):
-    train = lesson.task.dataset.train
-    odd = train.labels % 2 == 1
-    at = matching(
-        lesson.task,
-        lesson.task.new_model(Rng(1)),
-        train.images[odd],
-        train.labels[odd],
-        3,
-        Rng(4),
-        iterations=7,
-    )
-    assert at.labels.tolist() == [c for c in (1, 3, 5, 7, 9) for _ in range(3)]
-    assert at.group.tolist() == [k for k in range(5) for _ in range(3)]
-    assert at.start.shape == (15, *train.images.shape[1:])
-    assert abs(at.start.mean()) < 0.15 and abs(at.start.std() - 1) < 0.15
 
 
 def test_pictures_are_the_images_that_network_inputs_stand_for(lesson):
@@ -298,35 +266,3 @@ def test_a_student_comes_to_the_answers_it_is_given(taught):
         for steps in (1, 40)
     ]
     assert errors[1] < 0.3 * errors[0]
-
-
-def test_each_teacher_of_a_panel_knows_its_clients_classes_and_no_others(taught):
-    task = taught.task
-    data = task.dataset.train
-    some = panel(task, 3, 0.1, 60, 2)
-    held = torch.cat(some.parts)
-    assert sorted(held.tolist()) == list(range(len(data.labels)))
-    for part, counts, network in zip(some.parts, some.counts, some.networks, strict=True):
-        own = data.labels[part].tolist()
-        assert counts.tolist() == [own.count(c) for c in range(10)]
-        guessed = task.outputs(network, data.images).argmax(1)
-        assert (guessed[part] == data.labels[part]).float().mean() > 0.6
-        assert counts[guessed.bincount(minlength=10) > 0].min() > 0
-        assert not any(weight.requires_grad for weight in network.parameters())
-
-
-def test_ensembles_equal_loops():
-    generator = torch.Generator().manual_seed(0)
-    z = torch.randn(2, 3, 2, generator=generator).double()
-    counts = torch.tensor([[1, 0], [2, 5]])
-    found = ensembles(z, counts)
-    for n in range(3):
-        for c in range(2):
-            q = [math.exp(z[k, n, c]) / sum(math.exp(v) for v in z[k, n]) for k in range(2)]
-            wanted = {
-                "mean of probabilities": math.log(q[0] / 8 + q[1] * 7 / 8),
-                "mean of logits": z[0, n, c] / 8 + z[1, n, c] * 7 / 8,
-                "class-wise weights": (z[0, n, 0] + 2 * z[1, n, 0]) / 3 if c == 0 else z[1, n, 1],
-            }
-            for name, value in wanted.items():
-                assert found[name][n, c].item() == pytest.approx(float(value), rel=1e-6), name

@@ -18,6 +18,8 @@ FETCHED = {
     *("stylesheet", "preload", "prefetch", "modulepreload", "icon", "manifest"),
     *("preconnect", "dns-prefetch"),
 }
+#: pixels of two screens
+DESKTOP, PHONE = (1280, 900), 390
 ELSEWHERE = re.compile(r"(https?:)?//")
 _PLACE = re.compile(r"""\s(?:id|name)=["']([^"']+)""")
 _TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
@@ -129,8 +131,7 @@ class Visitor:
 
     def __init__(self, chromium: Any, address: str) -> None:
         self.address, self.noted = address, list[str]()
-        width, height = printing.SIZES["desktop"]
-        screen = {"width": width, "height": height}
+        screen = dict(zip(("width", "height"), DESKTOP, strict=True))
         self.view = chromium.new_page(viewport=screen, color_scheme="light")
         self.view.on("request", self._request)
         self.view.on("console", self._console)
@@ -165,10 +166,9 @@ class Visitor:
         self.noted += [f"a table is cut at the right: {text}" for text in cut]
         if not seen:
             self.noted.append("the contents do not show its own entry")
-        (desktop, high), (phone, _) = printing.SIZES.values()
-        self.view.set_viewport_size({"width": phone, "height": high})
+        self.view.set_viewport_size({"width": PHONE, "height": DESKTOP[1]})
         width = self.view.evaluate("document.documentElement.scrollWidth")
-        if width > phone + 1:  # wide tables scroll inside their own box
-            self.noted.append(f"at {phone} pixels the page is {width} wide")
-        self.view.set_viewport_size({"width": desktop, "height": high})
+        if width > PHONE + 1:  # wide tables scroll inside their own box
+            self.noted.append(f"at {PHONE} pixels the page is {width} wide")
+        self.view.set_viewport_size({"width": DESKTOP[0], "height": DESKTOP[1]})
         return self.noted
