@@ -13,7 +13,6 @@ import attrs
 
 from core import algorithms
 from core.data.drawn import ALWAYS_HERE
-from core.errors import one_line
 from core.federation import CLASSIFICATION
 from lab.explain import as_set
 
@@ -22,18 +21,15 @@ _FIELD = re.compile(r"    (\w+): .* = ")
 
 def overview() -> str:
     """Every algorithm with the first sentence of its description, a line each, and what it is for where
-    that is not classification alone; what is wrong with a file that is being written hides no other.
+    that is not classification alone.
     """
-
-    def said(name: str) -> str:
-        try:
-            kinds = algorithms.find(name).task_kinds
-            return _title(name) + (f" ({', '.join(kinds)})" if kinds != CLASSIFICATION else "")
-        except Exception as error:
-            return f"cannot be used yet: {one_line(error, 200)}"
-
-    width = max(map(len, algorithms.names()))
-    return "\n".join(f"{name:{width}}  {said(name)}" for name in algorithms.names())
+    width, lines = max(map(len, algorithms.names())), []
+    for name in algorithms.names():
+        kinds = algorithms.find(name).task_kinds
+        lines.append(
+            f"{name:{width}}  {_title(name)}" + f" ({', '.join(kinds)})" * (kinds != CLASSIFICATION)
+        )
+    return "\n".join(lines)
 
 
 def settings(name: str) -> str:

@@ -98,38 +98,22 @@ def _leads(summary: pd.DataFrame, by_seed: list[dict[int, float]], against: str)
     """What `summary_frame` says of rows, whose values are given by seed, beside the named ones."""
     names = [str(name) for name in summary if name not in MEASURED]
     text = summary[names].map(_text)
-    fits, asked = pd.Series(True, index=summary.index), list[str]()
+    fits = pd.Series(True, index=summary.index)
     for part in against.split(","):
         name, value = part.split("=", 1) if "=" in part else ("algorithm", part)
         if name not in names:
             raise unknown("setting in which these runs differ", name, names)
-        asked.append(name)
         fits &= text[name] == value
-
-    def values(rows: pd.DataFrame) -> str:
-        """Settings of rows, each combination once, as `--against` takes it."""
-        return listed(
-            [
-                ",".join(f"{k}={v}" for k, v in one.items())
-                for one in rows.drop_duplicates().to_dict("records")
-            ]
+    data = [name for name in names if name in (*ALWAYS[1:], *DATA) or name.startswith("split.")]
+    places = text[data].agg(tuple, axis=1)
+    if not fits.any() or places[fits].duplicated().any():
+        differ = listed(
+            [f"{name} ({', '.join(of.unique())})" for name, of in text.items() if of.nunique() > 1]
         )
-
-    if not fits.any():
-        would = values(text[list(dict.fromkeys(asked))])
-        raise InputError(f"--against {against} fits none of these runs; these fit: {would}")
-    places = [
-        tuple(row)
-        for row in text[
-            [one for one in names if one in (*ALWAYS[1:], *DATA) or one.startswith("split.")]
-        ].itertuples(index=False)
-    ]
-    rivals: dict[tuple[str, ...], int] = {}
-    for at in summary.index[fits]:
-        if rivals.setdefault(places[at], at) != at:
-            both = text.loc[[rivals[places[at]], at]]
-            would = values(both.loc[:, both.nunique() > 1])
-            raise InputError(f"--against {against} fits several rows; say which: {would}")
+        raise InputError(
+            f"--against {against} fits {fits.sum()} rows and must name one; they differ in {differ}"
+        )
+    rivals = {place: at for at, place in enumerate(places) if fits[at]}
     rows = []
     for at, place in enumerate(places):
         rival = rivals.get(place, at)

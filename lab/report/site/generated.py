@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import pandas as pd
 
 from lab import TableSpec, datapack, records
 from lab.report import notebooks
-from lab.report.texts import plain
 
 #: of each paper: what its clients send, the page with its results, and its text and code elsewhere
 OVERVIEW = {
@@ -103,7 +103,7 @@ def evidence() -> pd.DataFrame:
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
-    """A data frame as a Markdown table."""
+    """A data frame as a Markdown table, in which no letter of a text begins HTML."""
     rows: list[Any] = [frame.columns, ["---"] * len(frame.columns), *frame.itertuples(index=False)]
-    cells = [[plain(value).replace("|", "\\|") for value in row] for row in rows]
+    cells = [[escape(str(value), quote=False).replace("|", "\\|") for value in row] for row in rows]
     return "".join(f"| {' | '.join(row)} |\n" for row in cells)

@@ -26,7 +26,6 @@ from lab.report import (
 )
 from lab.report.figures import to_html
 from lab.report.site.generated import markdown_table
-from lab.report.texts import Markdown
 from tests.lab.report import made
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;b&gt;"
@@ -159,13 +158,6 @@ def test_names_of_classes_and_words_of_figures():
     ):
         assert "<b>" in shown(to_html(figure))
         assert evil("alt") in shown(to_html(figure, alt=evil("alt")))
-
-
-@pytest.mark.parametrize("begin", ["", "> ", "- ", "# ", "| "])
-def test_sentences_of_a_page(begin):
-    assert evil("note") in shown(in_markdown(Markdown(begin + evil("note"))._repr_markdown_()))
-    link = Markdown("[a](javascript:alert(1)) ![b](javascript:alert(2)) <javascript:alert(3)>")
-    shown(in_markdown(link._repr_markdown_()))
 
 
 def test_cells_of_the_tables_of_the_first_page():

@@ -21,7 +21,6 @@ from lab.report.lesson import (
     answers,
     condensed,
     distilled,
-    learned,
     pooled,
     share_right,
     trained,
@@ -120,11 +119,6 @@ def test_pooled_images_know_their_owners(lesson):
         assert torch.equal(labels[owner == number], client.labels)
 
 
-def test_scores_are_right_where_the_largest_one_is_that_of_the_label():
-    scores = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.7, 0.3], [0.4, 0.6]])
-    assert share_right(scores, torch.tensor([1, 0, 1, 1])) == 75
-
-
 def test_answers_are_those_of_each_network(lesson):
     networks = [lesson.task.new_model(Rng(k)).eval() for k in range(3)]
     inputs = lesson.task.inputs(lesson.task.dataset.train.images[:700])
@@ -172,21 +166,6 @@ def test_condensation_starts_at_the_distance_of_mean_features(lesson):
         (real[client.labels == c].mean(0) - made[labels == c].mean(0)).square().sum() for c in held
     ]
     assert losses[0].item() == pytest.approx(torch.stack(gaps).mean().item(), rel=0.02)
-
-
-def test_images_teach_what_networks_trained_by_hand_know(lesson):
-    task, (train, test) = lesson.task, (lesson.task.dataset.train, lesson.task.dataset.test)
-    inputs, labels = task.inputs(train.images[:100]), train.labels[:100]
-    found = learned(task, inputs, labels, 20, Rng(2), networks=2)
-    scores = []
-    for k in range(2):
-        network = trained(task, inputs, labels, 20, Rng(2).at("pupil", k))
-        guesses = task.outputs(network, test.images).argmax(1)
-        scores.append(100 * sum(map(torch.equal, guesses, test.labels)) / len(guesses))
-    low, high = sorted(float(score) for score in scores)
-    assert low < high and found["images"] == 100
-    assert found["accuracy (%)"] == pytest.approx((low + high) / 2, abs=1e-3)
-    assert found["std"] == pytest.approx((high - low) / 2**0.5, abs=1e-3)
 
 
 def test_pictures_are_the_images_that_network_inputs_stand_for(lesson):

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from core import algorithms
-from core.errors import InputError, one_line
+from core.errors import InputError
 from lab.report import options
 
 
@@ -48,21 +48,6 @@ def test_what_is_not_for_classification_alone_says_what_it_is_for():
     assert "for segmentation, such as the data set nuclei_drawn" in options.settings("asyndgan")
 
 
-def test_a_file_that_is_being_written_hides_no_algorithm(monkeypatch):
-    real = algorithms.find
-
-    def find(name):
-        if name == "fedprox":
-            raise SyntaxError("invalid syntax (fedprox.py, line 3)")
-        return real(name)
-
-    monkeypatch.setattr(algorithms, "find", find)
-    said = dict(line.split(None, 1) for line in options.overview().splitlines())
-    wrong = "cannot be used yet: SyntaxError: invalid syntax (fedprox.py, line 3)"
-    assert said["fedprox"] == wrong and said["fedavg"].startswith("FedAvg")
-    assert said.keys() == set(algorithms.names())
-
-
 @pytest.mark.parametrize("name", algorithms.names())
 def test_every_setting_is_listed_as_set_takes_it(name):
     """`--set` with what is listed gives the printed settings again."""
@@ -90,14 +75,7 @@ def test_a_released_value_stands_beside_the_printed_one():
     ("text", "value"),
     [
         *[("None", None), ("null", None), ("True", True), ("false", False), ("none", "none")],
-        *[
-            (".05", 0.05),
-            ("1.", 1.0),
-            ("+5e-2", 0.05),
-            ("1e3", 1000.0),
-            ("7", 7),
-            ("1.2.3", "1.2.3"),
-        ],
+        *[(".05", 0.05), ("+5e-2", 0.05), ("1e3", 1000.0), ("7", 7), ("1.2.3", "1.2.3")],
     ],
 )
 def test_values_may_be_written_as_help_texts_write_them(text, value):
@@ -105,8 +83,3 @@ def test_values_may_be_written_as_help_texts_write_them(text, value):
 
     found = value_of("x", text)
     assert found == value and type(found) is type(value)
-
-
-def test_a_long_error_keeps_its_end_which_says_what_to_do():
-    text = one_line(InputError("it is not there: " + "long/" * 99 + "; run: make it"), 100)
-    assert len(text) == 100 and text.startswith("it is not there") and text.endswith("make it")

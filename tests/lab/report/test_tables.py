@@ -219,16 +219,6 @@ def test_a_terminal_tells_a_difference_as_finely_as_its_margin():
     assert cell.published.text in line and " 0.0123 " in line
 
 
-@pytest.mark.parametrize(
-    ("table", "row", "better"),
-    [("12", "FedVCK, 300 batches of the server", "lower"), ("ladder", "FedAvg", "higher")],
-)
-def test_which_values_are_better_is_known_where_nothing_is_printed(table, row, better):
-    cells = [cell for cell in TableSpec.find("fedvck", table).cells("laptop") if cell.row == row]
-    assert cells and not any(cell.published for cell in cells)
-    assert {cell.better for cell in cells if cell.metric != "mia_defense_rate"} == {better}
-
-
 def test_means_that_mix_versions_or_precisions_say_so(cells):
     runs, key = measure(cells[0], [0.5, 0.6, 0.7]), (cells[0].row, cells[0].column)
     alike = table_frame("fedvck", 3, measured=runs)

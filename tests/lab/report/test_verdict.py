@@ -152,13 +152,6 @@ def test_agreement_by_hand():
     assert counted({**printed, "b": None}, rows(a=[5, 5], b=[6, 6], c=[7, 7]), PAIRS)[2] == 1
 
 
-def test_rows_are_paired_by_seed():
-    """Seeds differ by 40 points, rows by one in each seed: only seeds that both have count."""
-    printed = {"a": 1.0, "b": 2.0}
-    found = {"a": {0: 10.0, 1: 50.0, 7: 99.0}, "b": {0: 11.0, 1: 51.2, 8: 0.0}}
-    assert counted(printed, found, PAIRS) == (1, 0, 1)
-
-
 _rows = st.dictionaries(
     st.sampled_from("abcd"), st.lists(st.integers(0, 50), min_size=3, max_size=3), max_size=4
 )
@@ -327,11 +320,3 @@ def test_values_come_from_records(spec):
     assert values(cells["A", "mia_auc_max"], {run.id: one}) == {}
     (found,) = judge([cells["A", "mia_auc_max"]], {run.id: one})
     assert (found.verdict, found.reason) == ("pending", "its records have no 'mia_auc_max'")
-
-
-def test_the_interval_of_a_direction_has_90_percent():
-    """Three differences 1 - s, 1, 1 + s: 1 ± 2.920 s / sqrt(3) is above 0 up to s = 0.593."""
-    printed = {"a": 1.0, "b": 2.0}
-    for spread, side in ((0.58, 1), (0.60, 0)):
-        found = rows(a=[0.0, 0.0, 0.0], b=[1 - spread, 1.0, 1 + spread])
-        assert counted(printed, found, PAIRS) == (side, 0, 1)
