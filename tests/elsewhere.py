@@ -23,7 +23,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 CORE = str(Path(__file__).parents[1] / "core") + "/"
@@ -46,6 +45,17 @@ class WrongPlace(RuntimeError):
     """What CUDA would have refused."""
 
 
+def tensors_of(*given: Any) -> Iterator[torch.Tensor]:
+    """All tensors in arguments or results, in their order."""
+    for each in given:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from tensors_of(*each)
+        elif isinstance(each, dict):
+            yield from tensors_of(*each.values())
+
+
 def has_no_numbers(tensors: list[torch.Tensor]) -> bool:
     """Whether an operation is on PyTorch's device "meta": forward differentiation asks there for shapes."""
     return any(tensor.device.type == "meta" for tensor in tensors)
@@ -58,7 +68,7 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, places, op = kwargs or {}, self.places, func.overloadpacket
-        tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+        tensors = [*tensors_of(args, kwargs)]
         there = [places.holds(t) for t in tensors]
         if places.placing or has_no_numbers(tensors):
             return func(*args, **kwargs)
@@ -122,12 +132,12 @@ class Elsewhere(TorchFunctionMode):
 
     def mark(self, results: Any, where: dict[int, StorageWeakRef] | None = None) -> Any:
         """Put tensors on cuda, or somewhere else, and hand them on."""
-        for each in tree_flatten(results)[0]:
-            if isinstance(each, torch.Tensor):
-                storage = _storage(each)
+        marked = self.far if where is None else where
+        for each in tensors_of(results):
+            storage = _storage(each)
+            if storage._cdata not in marked:
                 # the weak reference keeps its number from being given to another storage
-                marked = self.far if where is None else where
-                marked.setdefault(storage._cdata, StorageWeakRef(storage))
+                marked[storage._cdata] = StorageWeakRef(storage)
         return results
 
     def wait(self, why: str) -> None:
@@ -165,7 +175,7 @@ class Elsewhere(TorchFunctionMode):
             return self._to(args[0], args[1:], kwargs)
         if kwargs.get("device") is not None:
             return self._made(func, args, kwargs)
-        if not any(isinstance(t, torch.Tensor) for t in tree_flatten((args, kwargs))[0]):
+        if next(tensors_of(args, kwargs), None) is None:
             return self._placed(CPU, lambda: func(*args, **kwargs))
         return func(*args, **kwargs)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
-from tests.elsewhere import WAITS, Elsewhere, _storage, aten, has_no_numbers
+from tests.elsewhere import WAITS, Elsewhere, _storage, aten, has_no_numbers, tensors_of
 
 #: operations that tell PyTorch's profiler where it is, and nothing else
 SILENT = {"profiler"}
@@ -52,8 +52,11 @@ class Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         asks = func.overloadpacket in WAITS
-        given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
-        if func.namespace in SILENT or has_no_numbers(given) or (asks and self.places.placing):
+        if (
+            func.namespace in SILENT
+            or has_no_numbers([*tensors_of(args, kwargs)])
+            or (asks and self.places.placing)
+        ):
             return func(*args, **kwargs)  # a CPU looks at what it places, a GPU does not
         self._refuse(func, asks, args, kwargs)
         for tensor in _written(func, args, kwargs):
@@ -71,8 +74,8 @@ class Tape(TorchDispatchMode):
             raise Refused(f"{func} needs a value")
         if self.places.placing and func.overloadpacket is aten.clone:
             raise Refused("a copy from the host or to it")
-        for tensor in [] if self.places.placing else tree_flatten((args, kwargs))[0]:
-            if isinstance(tensor, torch.Tensor) and tensor.dim() and not self._far(tensor):
+        for tensor in [] if self.places.placing else tensors_of(args, kwargs):
+            if tensor.dim() and not self._far(tensor):
                 raise Refused(f"{func} takes {tuple(tensor.shape)} from the host")
         generator = kwargs.get("generator")
         if generator is not None and generator._cdata not in {one._cdata for one in self.draws}:
@@ -91,8 +94,8 @@ class Tape(TorchDispatchMode):
         for func, args, kwargs, result in self.noted:
             with torch._C.DisableTorchFunction():  # nobody asks for a device here
                 found = func(*args, **kwargs)
-            for old, new in zip(tree_flatten(result)[0], tree_flatten(found)[0], strict=True):
-                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+            for old, new in zip(tensors_of(result), tensors_of(found), strict=True):
+                if old.data_ptr() != new.data_ptr():
                     old.data.copy_(new)
 
 
@@ -106,4 +109,4 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
         for one in func._schema.arguments
         if one.alias_info is not None and one.alias_info.is_write and one.name in named
     ]
-    return [each for each in tree_flatten(changed)[0] if isinstance(each, torch.Tensor)]
+    return [*tensors_of(changed)]

@@ -1,4 +1,6 @@
-"""A step of training that is recorded once and replayed does what steps from Python do."""
+"""Every algorithm on a device that is not there: nothing is on the wrong one, no loop waits, and a step of
+training that is recorded once and replayed does what steps from Python do.
+"""
 
 import attrs
 import pytest
@@ -11,16 +13,25 @@ from core.federation.local_training import LocalTraining
 from core.rng import Rng
 from core.training import train
 from tests.algorithms.subjects import on_a_gpu, subjects
-from tests.elsewhere import elsewhere
+from tests.elsewhere import WrongPlace, elsewhere
 from tests.tape import Refused, Tape
 
-#: how often loops of steps go round
-TURNS = ("local_steps", "initial_steps", "server_steps", "generator_steps")
+#: how often loops of steps go round that are replayed, and all loops
+REPLAYED = ("local_steps", "initial_steps", "server_steps", "generator_steps")
+LOOPS = (*REPLAYED, "iterations", "inner_steps", "network_steps", "distill_steps", "gan_steps")
+#: lines that may wait in every turn: (file and function, why)
+ALLOWED = {
+    "baselines/feddf.py FedDF._distil": "it stops when the validation loss no longer falls",
+    "federation/validation.py _statistics": "every answer is admitted before a step goes on with it",
+}
+SUBJECTS = subjects()
 #: of these all steps are taken one by one: their objectives or optimisers ask the host
 HOST = {"fedmk", "flmrcm", "fedmd"}
-#: has other loops only
-OTHER = {"asyndgan"}
-SUBJECTS = {name: each for name, each in subjects().items() if each.name not in HOST | OTHER}
+#: these have no steps that are replayed, or those of FedAvg's clients or of DM's server
+ALIKE = {"asyndgan", "centralized", "standalone", "fedavgm", "fedensemble", "dfrd", "fediod"}
+ALIKE |= {"dc", "dsa", "gddfl", "random_selection"}
+#: a subject of each other method: its variants take the same steps
+TRAINED = {each.name: each for each in SUBJECTS.values() if each.name not in HOST | ALIKE}
 
 
 def recorder(places, taped):
@@ -33,42 +44,60 @@ def recorder(places, taped):
     return record
 
 
-def trained(subject, monkeypatch, worth, small=0):
-    """The state after two rounds of two clients on what stands in for a GPU, and the recordings."""
+def outcome(subject, number, steps, *parts, replayed=False, small=stacked_training.SMALL):
+    """The state after so many rounds of two clients with these images on what stands in for a GPU, where
+    and how often the host waited, and the recordings; `steps` are settings of those that the subject has.
+    Clients of smaller networks than `small` train stacked.
+    """
     taped = []
-    with elsewhere() as places, monkeypatch.context() as patched:
-        patched.setattr(replay, "WORTH", worth)
-        patched.setattr(replay, "record", recorder(places, taped))
-        patched.setattr(stacked_training, "SMALL", small)  # what is smaller has a loop of its own
-        there, clients = on_a_gpu(subject.task_kind, slice(0, 14), slice(14, 31))
-        steps = {name: 8 for name in TURNS if getattr(subject.settings, name, None)}
+    with elsewhere() as places, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay, "WORTH", 0 if replayed else 10**9)
+        patch.setattr(replay, "WARM", 1)
+        patch.setattr(replay, "record", recorder(places, taped))
+        patch.setattr(stacked_training, "SMALL", small)
+        there, clients = on_a_gpu(subject.task_kind, *parts)
+        own = {name: n for name, n in steps.items() if getattr(subject.settings, name, None)}
         algorithm = subject.kind(
-            attrs.evolve(subject.settings, **steps), Schedule(clients=2, active=2, rounds=2)
+            attrs.evolve(subject.settings, **own), Schedule(clients=2, active=2, rounds=number)
         )
         state = list(rounds(algorithm, there, clients, 7))[-1].state
         tensors = {name: value.detach().clone() for name, value in state.tensors.items()}
-    return tensors, taped
+    return tensors, places.waits, taped
+
+
+def waits_that_grow(subject, *parts):
+    """Where the host waits more often when the loops of a round go round once more."""
+    number = getattr(subject.settings, "local_rounds", 1) or 1
+    few, more = (outcome(subject, number, dict.fromkeys(LOOPS, n), *parts)[1] for n in (1, 2))
+    return {line for line in more if more[line] > few[line] and line[0] not in ALLOWED}
 
 
 @pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
-def test_an_algorithm_learns_the_same(subject, monkeypatch, capsys):
-    usual, none = trained(subject, monkeypatch, 10**9)
-    replayed, taped = trained(subject, monkeypatch, 0)
-    assert not none
-    assert "one by one" not in capsys.readouterr().err
-    assert taped
-    assert usual.keys() == replayed.keys()
-    for name, value in usual.items():
-        torch.testing.assert_close(replayed[name], value, rtol=0, atol=0, msg=name, equal_nan=True)
+def test_it_runs_and_its_loops_do_not_wait(subject):
+    assert not waits_that_grow(subject, slice(0, 12), slice(12, 30))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "feddistill tracking=run", "fedgen"])
-def test_stacked_clients_learn_the_same(name, monkeypatch, capsys):
-    usual, _ = trained(SUBJECTS[name], monkeypatch, 10**9, small=10**9)
-    replayed, taped = trained(SUBJECTS[name], monkeypatch, 0, small=10**9)
-    assert taped and "one by one" not in capsys.readouterr().err
-    for key, value in usual.items():
-        torch.testing.assert_close(replayed[key], value, rtol=0, atol=0, msg=key)
+def test_networks_with_statistics_that_train_side_by_side_do_not_wait():
+    assert not waits_that_grow(SUBJECTS["fedavg"], slice(0, 12), slice(12, 24))
+
+
+@pytest.mark.parametrize(
+    ("name", "small"),
+    [*((name, 0) for name in TRAINED), *((name, 10**9) for name in ("fedavg", "feddistill"))],
+)
+def test_replayed_steps_learn_the_same(name, small, capsys):
+    """One client after the other, and stacked. The first client has one batch, the other a batch and one
+    image; a server's rate falls half-way, and its third batch is smaller.
+    """
+    steps, images = dict.fromkeys(REPLAYED, 6) | {"server_steps": 8}, (slice(0, 14), slice(14, 31))
+    usual, replayed = (
+        outcome(TRAINED[name], 2, steps, *images, replayed=replaying, small=small)
+        for replaying in (False, True)
+    )
+    assert replayed[2] and not usual[2] and "one by one" not in capsys.readouterr().err
+    assert usual[0].keys() == replayed[0].keys()
+    for key, value in usual[0].items():
+        torch.testing.assert_close(replayed[0][key], value, rtol=0, atol=0, msg=key, equal_nan=True)
 
 
 def fitted(monkeypatch, places, objective, steps=12, halfway=None, batch_size=4):
@@ -147,3 +176,53 @@ def test_a_recording_does_nothing_yet_and_draws_on(monkeypatch):
         host = torch.ones(2)
         with pytest.raises(Refused):
             Tape(places, lambda: total.add_(host.to("cuda", non_blocking=True)))
+
+
+# what stands in for a GPU
+
+
+def rows(device):
+    return torch.arange(6.0).view(2, 3).to(device)
+
+
+def in_backward():
+    x = rows("cuda").requires_grad_()
+    return torch.autograd.grad((x * x).sum(), x, rows("cpu").sum())[0] + rows("cpu")
+
+
+WRONG = {
+    "mixed": lambda: rows("cuda") + rows("cpu"),
+    "chosen": lambda: rows("cpu")[torch.tensor([0]).to("cuda")],
+    "other generator": lambda: torch.rand(2, device="cuda", generator=torch.Generator()),
+    "under vmap": lambda: torch.vmap(torch.dot)(rows("cuda"), rows("cpu")),
+    "in backward": in_backward,
+    "as numpy": lambda: rows("cuda").numpy(),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_wrong_device_is_found(wrong):
+    with elsewhere(), pytest.raises(WrongPlace):
+        wrong()
+
+
+def test_waits_are_counted_and_values_are_right():
+    with elsewhere() as places:
+        x = rows("cpu").to("cuda", non_blocking=True)
+        y = torch.full((3,), 2.0, device=x.device).mul_(torch.tensor(3.0)) + x[0]
+        model = torch.nn.Linear(3, 1).to("cuda", non_blocking=True)
+        model(x).sum().backward()
+        assert not places.waits
+        assert x.is_cuda and model.weight.grad.device == y.device == torch.device("cuda", 0)
+        for wait in (
+            y.sum().item,
+            y.tolist,
+            y.cpu,
+            y.nonzero,
+            lambda: bool(y[0] > 1),
+            lambda: y[y > 7],
+        ):
+            before = places.waits.total()
+            wait()
+            assert places.waits.total() > before
+        assert y.cpu().numpy().tolist() == [6.0, 7.0, 8.0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from core import models
-from core.models import PatchDiscriminator, at_once, fresh
+from core.models import PatchDiscriminator, fresh
 from core.models.stacked import Stacked
 from core.rng import Rng
 
@@ -29,10 +29,6 @@ def teachers(*names):
         network(torch.randn(6, 1, 8, 8, generator=Rng(seed).generator()) * 2 + 1)
         made.append(network.eval().requires_grad_(False))
     return made
-
-
-TRIPLE = ("resnet8", "resnet8", "resnet8"), [[0, 1, 2]]
-MIXED = ("resnet8", "convnet", "resnet8"), [[0, 2], [1]]
 
 
 TRIPLE = ("resnet8", "resnet8", "resnet8"), [[0, 1, 2]]
@@ -95,12 +91,6 @@ def test_networks_of_unknown_layers_run_too(way):
     torch.testing.assert_close(Stacked(unknown)(IMAGES[0]), alone)
 
 
-def test_large_batches_run_one_by_one():
-    lenets = Stacked(teachers("lenet", "lenet", "lenet"))
-    assert lenets.at_once([0, 1, 2], torch.empty(64, 1, 32, 32)) == 2
-    assert lenets.at_once([0, 1, 2], torch.empty(512, 1, 32, 32)) == 1
-
-
 def test_networks_that_pool_in_two_ways_are_kept_apart(way):
     """A last map of 5x5 leaves weights of the same shapes. So are those of other modes."""
     pools = ("whole", "released")
@@ -113,16 +103,6 @@ def test_networks_that_pool_in_two_ways_are_kept_apart(way):
     assert not torch.allclose(*answers)
     one, other = teachers("convnet", "convnet")
     assert together.groups == Stacked([one, other.train()]).groups == [[0], [1]]
-
-
-def test_as_many_pixels_at_once_whatever_the_size_of_an_image():
-    """Large images are not taken one by one, and a GPU gets more."""
-    for device, sides in (
-        ("cpu", {8: 2048, 16: 512, 32: 128, 64: 32, 512: 16}),
-        ("meta", {8: 1024, 32: 1024, 64: 256, 224: 20, 512: 16}),
-    ):
-        found = {side: at_once(torch.empty(1, 3, side, side, device=device)) for side in sides}
-        assert found == sides
 
 
 def test_what_changes_in_a_network_is_seen_by_the_next_call(way):

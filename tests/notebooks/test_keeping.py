@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 
 import pytest
 
@@ -24,19 +23,25 @@ print(pathlib.Path("number").read_text(), "images")
 """
 
 
+@pytest.fixture
+def nbval(tiny, capsys, monkeypatch):
+    """A function that has nbval run the page, with the plugin, and returns what pytest says."""
+    sanitize = ["--nbval-sanitize-with", str(notebooks.ROOT / "tests/notebooks/sanitize.cfg")]
+    plugins = ["-p", "tests.notebooks.keeping", "-p", "no:timeout", "--capture=no"]
+    given = ["--nbval-current-env", "--nbval", str(tiny.with_suffix(".ipynb")), *sanitize]
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+    def run() -> str:
+        pytest.main(["-q", *plugins, "--keep", str(tiny.parent / "executed"), *given])
+        return capsys.readouterr().out
+
+    return run
+
+
 @pytest.mark.timeout(600)
-def test_a_page_is_kept_and_must_give_what_was_kept(tiny):
+def test_a_page_is_kept_and_must_give_what_was_kept(tiny, nbval):
     notebooks.sync(tiny.parent)
     folder, number = tiny.parent / "executed", tiny.parent / "number"
-
-    def nbval() -> str:
-        plugin = ["-p", "tests.notebooks.keeping", "--nbval-current-env", "--keep", str(folder)]
-        sanitize = ["--nbval-sanitize-with", str(notebooks.ROOT / "tests/notebooks/sanitize.cfg")]
-        page = str(tiny.with_suffix(".ipynb"))
-        command = [sys.executable, "-m", "pytest", "-q", *plugin, *sanitize, "--nbval", page]
-        done = subprocess.run(command, cwd=notebooks.ROOT, capture_output=True, text=True)
-        return done.stdout + done.stderr
-
     copy = folder / "tiny.ipynb"
     number.write_text("41")
     assert "3 passed" in nbval() and "41 images" in copy.read_text()

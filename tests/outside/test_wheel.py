@@ -45,24 +45,24 @@ def fedcon(tmp_path_factory):
     return call
 
 
-def test_a_run_keeps_its_record_in_the_users_folder(fedcon):
-    done = fedcon(*QUICK.split())
-    assert done.returncode == 0, done.stderr
-    assert len(list(fedcon.here.glob("results/adhoc/*.json"))) == 1
+PAGE = f"""# %% [markdown]
+# # A page
+
+# %%
+from lab.__main__ import main
+
+print(main("{QUICK}".split()), main(["table", "fedmk/1"]), main.__code__.co_filename)
+"""
 
 
-def test_the_tables_go_with_the_package_and_it_says_where_the_records_are(fedcon):
-    done = fedcon("table", "fedmk/1")
-    assert done.returncode == 0, done.stderr
-    assert "book's records are in its repository" in done.stdout and "FedMK" in done.stdout
-
-
-def test_a_notebook_of_ones_own_runs(fedcon):
-    page = fedcon.here / "page.py"
-    page.write_text("# %% [markdown]\n# # A page\n\n# %%\nimport lab\nprint(lab.__file__)\n")
+def test_in_a_notebook_of_ones_own_a_run_keeps_its_record_and_tables_are_there(fedcon):
+    """The table says where the records of the book are."""
+    (fedcon.here / "page.py").write_text(PAGE)
     done = fedcon("notebook", "page.py", "--out", "done.ipynb")
     assert done.returncode == 0, done.stderr
-    assert str(fedcon.packages) in (fedcon.here / "done.ipynb").read_text()
+    said = (fedcon.here / "done.ipynb").read_text()
+    assert f"0 0 {fedcon.packages}" in said and len(list(fedcon.here.glob("results/adhoc/*"))) == 1
+    assert "book's records are in its repository" in said and "FedMK" in said
 
 
 def test_the_types_are_the_packages_own_and_nothing_is_left_in_the_source(fedcon):
