@@ -362,6 +362,8 @@ for number, column in ((3, "pneumoniamnist_224-0.05"), (11, "cifar10-0.05")):
 # ```{admonition} Where the paper is silent
 # :class: dropdown
 #
+# Our choices, and the setting of each:
+#
 # | the paper leaves open, or its code has another | here | setting |
 # |---|---|---|
 # | batches, iterations and steps of the server | the code's command for CIFAR-10; its default of 1,000 iterations | `iterations`, `server_steps` |

@@ -163,6 +163,8 @@ table("fedmk", "figure2", best)
 # ```{admonition} Where the paper is silent
 # :class: dropdown
 #
+# Our choices, and the setting of each:
+#
 # | the paper leaves open | here | setting |
 # |---|---|---|
 # | the loss of Eq. 8 at $\mathbf{w}^c$ or $\mathbf{w}^*$ | at $\mathbf{w}^*$ (Eq. 6) | - |

@@ -269,6 +269,8 @@ pd.DataFrame(costs).loc[[*computed]].round(2)
 # ```{admonition} Where the paper is silent
 # :class: dropdown
 #
+# Our choices, and the setting of each:
+#
 # | the paper leaves open | here | setting |
 # |---|---|---|
 # | Eq. 2: the line below it scales by the new mean and adds the new deviation | the deviation scales and the mean adds, as in DSU: only then features get the new statistics ([both tried](27_gddfl_shift)) | `shift` |

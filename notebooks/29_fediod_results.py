@@ -166,6 +166,8 @@ table("fediod", "ladder", best)
 # ```{admonition} Where the paper is silent
 # :class: dropdown
 #
+# Our choices, and the setting of each:
+#
 # | the paper leaves open | here | setting |
 # |---|---|---|
 # | the network's width | ResNet-8 as small as a laptop allows; the code's is 63 times as large | `model_options` |
