@@ -267,13 +267,13 @@ runs = pd.DataFrame(
         "in a table": name in in_tables,
         "method": method_name(record.experiment.algorithm),
         "dataset": record.experiment.dataset,
-        "profile": record.experiment.profile,
+        "budget": record.experiment.profile,
         "minutes": record.seconds / 60,
         "MB sent": record.sent() / 2**20,
     }
     for name, record in known.items()
 )
-by = runs.groupby(["in a table", "method", "dataset", "profile"])
+by = runs.groupby(["in a table", "method", "dataset", "budget"])
 by[["minutes", "MB sent"]].mean().round(2).assign(runs=by.size())
 
 # %% [markdown]

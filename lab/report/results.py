@@ -15,6 +15,7 @@ from lab.report.charts import curve_frame, curves
 from lab.report.claims import lead_over
 from lab.report.frames import best_cells, table_runs
 from lab.report.intervals import interval
+from lab.report.tables import BUDGETS
 from lab.report.verdict import (
     EXACT,
     SEEDS,
@@ -42,7 +43,7 @@ def column_curves(runs: pd.DataFrame) -> Iterator[Figure]:
         yield curves(
             list(of.drop_duplicates("id")["record"]),
             by=lambda record, names=names: names[record.experiment.id],  # type: ignore[misc]
-            title=f"{column}, budget {profile}",
+            title=f"{column}, budget {BUDGETS.get(profile, profile)}",
         )
 
 
@@ -54,7 +55,7 @@ def by_seed(runs: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:
 
 
 def cost(paper: str, measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """What the runs behind a paper's tables took, each counted once: a row for each profile, with `runs on
+    """What the runs behind a paper's tables took, each counted once: a row for each budget, with `runs on
     CPUs`, their `core hours`, `runs on GPUs` and their `GPU hours`. Raises InputError for an unknown paper.
     """
     known, rows = records() if measured is None else measured, {}
@@ -65,7 +66,7 @@ def cost(paper: str, measured: Mapping[str, Record] | None = None) -> pd.DataFra
         gpu = runs[core.isna()].map(lambda one: one.seconds)
         rows[profile] = core.count(), core.sum() / 3600, len(gpu), gpu.sum() / 3600
     columns = ["runs on CPUs", "core hours", "runs on GPUs", "GPU hours"]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename(index=BUDGETS)
 
 
 def by_rule(runs: pd.DataFrame) -> pd.DataFrame:
