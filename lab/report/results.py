@@ -43,7 +43,7 @@ def column_curves(runs: pd.DataFrame) -> Iterator[Figure]:
         yield curves(
             list(of.drop_duplicates("id")["record"]),
             by=lambda record, names=names: names[record.experiment.id],  # type: ignore[misc]
-            title=f"{column}, budget {BUDGETS.get(profile, profile)}",
+            title=f"{column}, budget {BUDGETS.get(str(profile), profile)}",
         )
 
 
