@@ -284,25 +284,14 @@ def _same_input(record: Record, path: Path) -> None:
             )
 
 
-def _tried(experiment: Experiment, paper: str, out: Path | None) -> Record | None:
-    """The record of the last try; None also for a damaged one, which is named when its turn comes."""
-    path, _ = places(experiment, paper, out)
-    with contextlib.suppress(InputError):
-        return Record.load(path) if path.exists() else None
-    return None
-
-
 def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -> bool:
     """Whether the last try, with the code as it is, ended in an error: it would end so again."""
-    record = _tried(experiment, paper, out)
+    path, _ = places(experiment, paper, out)
     code = code_version(experiment.algorithm)
-    return record is not None and (record.status, record.code) == ("failed", code)
-
-
-def done_before(item: Pending, out: Path | None = None) -> bool:
-    """Whether a folder that is not the book's holds a pending run's complete record already."""
-    record = _tried(item.experiment, item.paper, out)
-    return record is not None and record.status == "complete"
+    with contextlib.suppress(InputError):  # a damaged one is named when its turn comes
+        record = Record.load(path) if path.exists() else None
+        return record is not None and (record.status, record.code) == ("failed", code)
+    return False
 
 
 def in_shard(experiment: Experiment, shard: str) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import hashlib
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -203,7 +202,9 @@ class Records(Mapping[str, Record]):
 
     def __getitem__(self, name: str) -> Record:
         if name not in self._found and name in self._paths:
-            record = _unchanged(self._paths[name])
+            path = self._paths[name]
+            stamp = path.stat() if path.is_file() else None  # reading it says what is wrong
+            record = _read(path, stamp and (stamp.st_ino, stamp.st_size, stamp.st_mtime_ns))
             self._found[name] = record if record.status == "complete" else None
         if (found := self._found.get(name)) is None:
             raise KeyError(name)
@@ -232,16 +233,9 @@ def records(root: str | Path | None = None) -> Records:
     return Records(book_files() if folder is None else sorted(folder.glob("*/*.json")))
 
 
-def _unchanged(path: Path) -> Record:
-    """A record as `Record.load` gives it; its file is read again only when it has changed."""
-    stamp: os.stat_result | None = None
-    with contextlib.suppress(OSError):  # reading it says what is wrong
-        stamp = path.stat()
-    return _read(path, stamp and (stamp.st_ino, stamp.st_size, stamp.st_mtime_ns))
-
-
 @functools.lru_cache(maxsize=2**15)
 def _read(path: Path, _stamp: object) -> Record:
+    """A record as `Record.load` gives it; its file is read again only when it has changed."""
     record = Record.load(path)
     if record.experiment.id != path.stem:
         raise InputError(f"the record {path} must be called {record.experiment.id}.json")

@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -110,7 +109,7 @@ def _run_queue(
     """Run what is pending and not done, or a part of it, here or on workers; says how many of the runs
     cannot begin here. `how` has the device and the precision.
     """
-    from lab import queue
+    from lab import queue, records
     from lab.ray import STATES, sweep, workers
 
     check_number("--minutes", minutes := 60.0 if minutes is None else minutes, 0, above=True)
@@ -124,7 +123,8 @@ def _run_queue(
     if away := [item for item in items if item.missing]:
         told = f"{len(away)} of {len(items)} pending runs cannot run here, first: {away[0].missing}"
         print(told, file=sys.stderr)
-    items = [item for item in items if not item.missing and not queue.done_before(item, out)]
+    done = {record.experiment.id for record in records(out).readable()} if out else set()
+    items = [item for item in items if not item.missing and item.experiment.id not in done]
     share = 0.0 if gpus_per_run is None and how["device"] == "cpu" else gpus_per_run
     until = time.time() + 60 * minutes
     runs = sweep(items, workers(on, share), out, **how, until=until, progress=on is None)
@@ -151,13 +151,15 @@ def _measure(
     from lab.profiles import Profile as Profiles
     from lab.record import ADHOC
     from lab.report.summary import in_columns, summary_frame
+    from lab.source import code_version
 
     if out is not None:
         make_folder(out, "--out")
     runtime, added, failed, done = Runtime.choose(**how), False, [], []
     paper = cell.paper if cell else ADHOC
     given: Any = {"out": out, "runtime": runtime, "progress": True}
-    given |= {} if cell else {"stale": _by_other_code()}
+    if not cell:  # what other code left of one's own runs is measured again
+        given["stale"] = lambda old: old.code != code_version(old.experiment.algorithm)
     first = experiments[0].settings
     swept = [one for one in first if any(run.settings[one] != first[one] for run in experiments)]
     for experiment in experiments:
@@ -182,23 +184,6 @@ def _measure(
     if experiments[0].profile == "quick":
         print(f"profile quick: {Profiles.load('quick').meaning}")
     fail_where(failed)
-
-
-def _by_other_code() -> Callable[[Any], bool]:
-    """Which of one's own records are measured again: those by other code. It is said of each, once."""
-    from lab.source import code_version
-
-    said = set[int]()
-
-    def stale(record: Any) -> bool:
-        seed, now = record.experiment.seed, code_version(record.experiment.algorithm)
-        if record.code != now and seed not in said:
-            said.add(seed)
-            told = f"seed {seed} ran with code {record.code}, now it is {now}: it is run again"
-            print(told, file=sys.stderr)
-        return record.code != now
-
-    return stale
 
 
 def _measured_before(record: Any, path: Path, asked: dict[str, str]) -> str:
