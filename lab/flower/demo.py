@@ -8,7 +8,6 @@ import json
 import signal
 import sys
 import tempfile
-import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,43 +21,11 @@ from lab.flower.deployment import Deployment, write_data
 from lab.record import REPOSITORY, Record
 from lab.running import make_clients, make_task, run
 
-#: seconds within which the next round must be on record: in the first Flower begins and the nodes come
-EACH_ROUND = 900.0
-
 
 def experiment() -> Experiment:
     """The run that the app of `hospitals/` has: a short FedVCK on digits."""
     told = tomllib.loads((REPOSITORY / "hospitals" / "pyproject.toml").read_text())
     return Experiment.from_dict(json.loads(told["tool"]["flwr"]["app"]["config"]["experiment"]))
-
-
-def follow(deployment: Deployment, path: Path, rounds: int) -> Record:
-    """Print a line for every round, and the record. A node that ends is started again. InputError where the
-    SuperLink ends, or no new round comes for `EACH_ROUND` seconds.
-    """
-    shown, again, end = 0, 0.0, time.monotonic() + EACH_ROUND
-    while True:
-        record = Record.load(path) if path.exists() else None
-        for row in record.rounds[shown:] if record else ():
-            print(
-                f"round {row['round']} of {rounds}: accuracy {100 * row['metrics']['accuracy']:.1f}%, "
-                f"{row['up'] / 1000:.0f} kB up, {row['down'] / 1000:.0f} kB down"
-            )
-            shown, end = shown + 1, time.monotonic() + EACH_ROUND
-        if record and record.status != "running":
-            return record
-        ended = [name for name, one in deployment.processes.items() if one.poll() is not None]
-        if "superlink" in ended:
-            raise InputError(f"the server ended; see {deployment.folder / 'superlink.log'}")
-        if time.monotonic() > end:
-            raise InputError(
-                f"no new round is on record after {EACH_ROUND:g} s; Flower says: {deployment.status()}"
-            )
-        if ended and time.monotonic() > again:
-            again = time.monotonic() + 5
-            for name in ended:
-                deployment.node(int(name.removeprefix("node")))
-        time.sleep(0.5)
 
 
 def deployed(here: Deployment) -> Record:
@@ -78,7 +45,7 @@ def deployed(here: Deployment) -> Record:
         here.register(client.id)
         here.node(client.id)
     server = str(here.folder / "server")
-    record = follow(here, here.run(stated, **{"server-data": server}), stated.rounds)
+    record = here.run(stated, **{"server-data": server})
     steps = {"local_steps": stated.settings["server_steps"]}
     alone = attrs.evolve(digits, algorithm="standalone", settings=steps)
     own = run(alone, task=task, clients=clients).metrics["accuracy"]
@@ -91,8 +58,7 @@ def simulated(here: Deployment) -> Record:
     stated = experiment()
     here.superlink(simulated=True)
     print(f"SuperLink at {here.port}, with TLS; it simulates {stated.clients} hospitals with Ray")
-    nodes = ("--federation-config", f"num-supernodes={stated.clients}")
-    return follow(here, here.run(stated, *nodes), stated.rounds)
+    return here.run(stated, "--federation-config", f"num-supernodes={stated.clients}")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -101,6 +67,11 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="federation-") as folder:
         with Deployment(Path(folder)) as here:
             record = how(here)
+        for row in record.rounds:
+            print(
+                f"round {row['round']}: accuracy {100 * row['metrics']['accuracy']:.1f}%, "
+                f"{row['up'] / 1000:.0f} kB up, {row['down'] / 1000:.0f} kB down"
+            )
         print(f"all stopped; {record.status}" + "".join(f"\n{note}" for note in record.notes))
         return 0 if record.status == "complete" else 1
 

@@ -26,7 +26,7 @@ from core.data.npz import write_npz
 from core.errors import InputError
 from core.federation import Client
 from lab.experiment import Experiment
-from lab.record import ADHOC, REPOSITORY
+from lab.record import ADHOC, REPOSITORY, Record
 
 HOST = "127.0.0.1"
 #: a certificate for this machine's own address, which is its own authority, for a day
@@ -165,19 +165,17 @@ class Deployment:
             *("--node-config", f"partition-id={number} data={place} memory={place}"),
         )
 
-    def status(self) -> str:
-        """What Flower says of the last run: how it stands, and why it ended."""
-        run = json.loads(self.command("flwr", "ls", "demo", "--format", "json"))["runs"][0]
-        return ", ".join(filter(None, [run["status"], run["status-details"]]))
-
-    def run(self, experiment: Experiment, *options: str, **config: str | float) -> Path:
-        """Begin a run with `config` and Flower's `options`; the file where its record will stand."""
+    def run(self, experiment: Experiment, *options: str, **config: str | float) -> Record:
+        """Run an experiment with `config` and Flower's `options`, whose log is printed meanwhile, and return
+        its record. InputError where it leaves none.
+        """
         records = self.folder / "records"
         stated = {"experiment": json.dumps(experiment.to_dict()), "out": str(records), **config}
         overrides = self.folder / "run.toml"
         overrides.write_text(
             "".join(f"{name} = {json.dumps(value)}\n" for name, value in stated.items())
         )
-        app = str(REPOSITORY / "hospitals")
-        self.command("flwr", "run", app, "demo", "--run-config", str(overrides), *options)
-        return records / ADHOC / f"{experiment.id}.json"
+        app, how = str(REPOSITORY / "hospitals"), ("--run-config", str(overrides), "--stream")
+        command = ("flwr", "run", app, "demo", *how, *options)
+        subprocess.run(command, env=self.environment, cwd=self.folder, check=False)
+        return Record.load(records / ADHOC / f"{experiment.id}.json", "Flower's log says why")
