@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from core.federation import Client, Runtime, Task
+from core.federation import Client, Runtime, Task, distribute
 from core.rng import Rng
-from timing import accuracy, clients_of, clock, keep, options, race, some_of, whole_run
+from timing import accuracy, clock, keep, options, race, some_of, whole_run
 
 ROUNDS, CLIENTS, BATCH, LR = 3, 10, 64, 0.05
 
@@ -102,7 +102,7 @@ def main() -> None:
     sys.path.insert(0, str(given.checkout.resolve() / "system"))
     runtime = Runtime.choose(given.device, given.precision)
     task = some_of(given.dataset, given.images, runtime, width=given.width, norm="instance")
-    clients = clients_of(task, CLIENTS)
+    clients = distribute(task, {"name": "iid"}, CLIENTS, seed=0)
     settings = {"lr": LR, "momentum": 0.0, "weight_decay": 0.0, "batch_size": BATCH}
     settings |= {"local_epochs": given.epochs}
 

@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from core.federation import Client, Runtime
+from core.federation import Client, Runtime, distribute
 from core.rng import Rng
-from timing import clients_of, keep, options, race, some_of, whole_run
+from timing import keep, options, race, some_of, whole_run
 
 CLIENTS, IMAGES, WIDTH, BATCH = 2, 320, 128, 64
 
@@ -40,7 +40,8 @@ def plain(clients: list[Client]) -> None:
 
 def measure(runtime: Runtime, dataset: str, pairs: int) -> dict[str, Any]:
     """Runs an hour, and the ratio to the plain loop."""
-    clients = clients_of(some_of(dataset, IMAGES, runtime, width=WIDTH), CLIENTS)
+    task = some_of(dataset, IMAGES, runtime, width=WIDTH)
+    clients = distribute(task, {"name": "iid"}, CLIENTS, seed=0)
     settings = {"batch_size": BATCH, "local_epochs": 1}
 
     def ours(seed: int) -> None:
@@ -50,9 +51,7 @@ def measure(runtime: Runtime, dataset: str, pairs: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = options(__doc__)
-    parser.add_argument("--dataset", default="cifar10")
-    given = parser.parse_args()
+    given = options(__doc__, "cifar10", peer=False).parse_args()
     here = Runtime.choose(given.device, given.precision)
     what = f"one round of FedAvg with its server, {CLIENTS} clients, {IMAGES} images of {given.dataset}, "
     what += f"ConvNet-{WIDTH}, against a plain loop in float32"

@@ -28,13 +28,13 @@ BENCH = REPOSITORY / "book" / "bench"
 Side = Callable[[int], Any]
 
 
-def options(text: str | None, peer: str = "") -> argparse.ArgumentParser:
-    """The options that every script has; beside a peer's code its checkout, and the default data set."""
+def options(text: str | None, dataset: str, peer: bool = True) -> argparse.ArgumentParser:
+    """The options that every script has, with the default data set; beside a peer's code its checkout."""
     parser = argparse.ArgumentParser(description=text)
     if peer:
         parser.add_argument("checkout", type=Path)
-        parser.add_argument("--dataset", default=peer)
         parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--dataset", default=dataset)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto", help="float32 or bfloat16")
     parser.add_argument("--pairs", type=int, default=3)
@@ -90,13 +90,10 @@ def keep(name: str, what: str, contestants: dict[str, Any], runtime: Runtime) ->
     )
     print(f"{name}, {machine['device_name']}, {machine['threads']} threads: {what}")
     for label, one in contestants.items():
-        ratio, accuracy = one.get("ratio"), one.get("accuracy")
-        text = f"{label:40} {3600 / one['rate']:8.2f} s"
-        if ratio:
-            text += "  {median:5.2f} ({lowest:.2f} to {highest:.2f}) times ".format(**ratio)
-            text += f"as fast as {one['beside']}"
-        if accuracy:
-            ours, theirs = (statistics.fmean(accuracy[side]) for side in ("ours", "theirs"))
+        text = "{median:5.2f} ({lowest:.2f} to {highest:.2f}) times".format(**one["ratio"])
+        text = f"{label:40} {one['seconds']:8.2f} s  {text} as fast as {one['beside']}"
+        if "accuracy" in one:
+            ours, theirs = (statistics.fmean(values) for values in one["accuracy"].values())
             text += f"  {ours:.2f}% beside {theirs:.2f}%"
         print(text)
 
@@ -112,14 +109,6 @@ def some_of(name: str, images: int, runtime: Runtime, **options: Any) -> Task:
     train, test = some(full.train, images), some(full.test, 2000)
     kept = attrs.evolve(full, train=train, val=test, test=test, held_out=None)
     return Task(kept, "convnet", options, runtime)
-
-
-def clients_of(task: Task, number: int) -> list[Client]:
-    """The training images dealt out to so many clients in turn."""
-    train, device = task.dataset.train, task.runtime.device
-    mix = torch.randperm(len(train), generator=Rng(6).generator())
-    parts = [(train.images[mix[k::number]], train.labels[mix[k::number]]) for k in range(number)]
-    return [Client(k, task, *(each.to(device) for each in part)) for k, part in enumerate(parts)]
 
 
 def whole_run(
@@ -144,9 +133,6 @@ def whole_run(
     return algorithm.model(state)
 
 
-@torch.no_grad()
 def accuracy(model: nn.Module, task: Task) -> float:
-    """Percentage of the test images that a network names rightly, in float32."""
-    test = task.dataset.test
-    found = model.eval()(task.inputs(test.images.to(task.runtime.device))).argmax(1)
-    return 100 * float((found.cpu() == test.labels).double().mean())
+    """Percentage of the test images that a network names rightly."""
+    return 100 * task.evaluate(model)["accuracy"]

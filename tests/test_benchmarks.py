@@ -104,14 +104,8 @@ AUTHORS = {
 
 
 def test_the_authors_code_is_timed_with_its_accuracy(monkeypatch, checkout, bench):
-    small_sizes = {
-        "CLIENTS": 3,
-        "ROUNDS": 1,
-        "ITERATIONS": 2,
-        "CONDENSED": 1,
-        "REAL": 2,
-        "EPOCHS": 2,
-    }
+    small_sizes = {"CLIENTS": 3, "ROUNDS": 1, "ITERATIONS": 2}
+    small_sizes |= {"CONDENSED": 1, "REAL": 2, "EPOCHS": 2}
     for name, value in small_sizes.items():
         monkeypatch.setattr(authors, name, value)
     path = checkout(AUTHORS)

@@ -56,14 +56,7 @@ def table(
     from lab.report.verdict import MEANINGS
 
     paper, _, number = (name or "").partition("/")
-    if "/" in number:
-        raise InputError(
-            f"'{name}' is no table; `fedcon table {paper}/{number.split('/')[0]}` "
-            "shows its table, `fedcon explain` where its values come from"
-        )
     if not number:
-        if profile is not None or also is not None:
-            raise InputError("--profile and --records need a table, such as fedvck/11")
         for spec in TableSpec.of_paper(paper) if paper else TableSpec.all():
             print(f"{spec.paper}/{spec.table}  {spec.title}")
         return
@@ -139,7 +132,7 @@ def pending(
       fedcon pending --profile paper --limit 50
       fedcon pending --only fedvck/ladder --profile converged
     """
-    from lab import TableSpec, queue
+    from lab import queue
 
     items = queue.pending(profile, only=only)
     for item in items[:limit]:
@@ -150,11 +143,6 @@ def pending(
         print(f"{line}{more}{took}" + (f"  ({item.missing})" if item.missing else ""))
     can = sum(item.missing is None for item in items)
     print(f"{len(items)} runs pending at the {profile} profile, {can} can run here")
-    for spec in TableSpec.all() if only and not items else ():
-        named = {spec.paper, *(row.fields["algorithm"] for row in spec.rows)}
-        if str(only).strip("/").casefold() in named and profile not in spec.run_at:
-            at = " or ".join(spec.run_at)
-            print(f"{spec.paper}/{spec.table} is run at the profile {at}")
 
 
 def _found(cell: str, profile: str | None, known: Any) -> tuple[Any, list[Any]]:

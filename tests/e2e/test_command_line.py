@@ -253,9 +253,6 @@ def test_a_pending_run_has_its_command(capsys, monkeypatch):
     command = f"fedcon run --cell 'fedmk/1/FedAvg/a b' --profile laptop --seed {run.seed}"
     assert first == f"{command}  and 1 more cells  about 7,200 s"
     assert second == "1 runs pending at the laptop profile, 1 can run here"
-    monkeypatch.setattr(queue, "pending", lambda profile, only: [])
-    assert main(["pending", "--only", "GDDFL", "--profile", "paper"]) == 0
-    assert "gddfl/ladder is run at the profile quick or laptop\n" in capsys.readouterr().out
 
 
 def test_tables_and_algorithms_are_listed_where_no_name_is_given(capsys):

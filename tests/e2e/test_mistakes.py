@@ -75,8 +75,7 @@ run --pending --gpus-per-run 0.5 -> --on ray
 run --pending --profile quick --out FILE/x -> --out FILE/x cannot be written
 table fedvock/3 -> fedvck
 table fedvck/99 -> 99
-table fedmk/1/FedAvg/mnist-0.5 -> fedcon table fedmk/1` shows
-table fedmk --profile laptop -> need a table
+table fedmk/1/FedAvg/mnist-0.5 -> no table of fedmk
 table fedvck/3 --profile huge -> laptop
 algorithms FedIOD -> did you mean 'fediod'
 pending --only fedmk/99 -> fedmk/99
