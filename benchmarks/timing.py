@@ -53,11 +53,11 @@ def clock() -> float:
 
 
 def race(
-    ours: Side, theirs: Side, beside: str, pairs: int, score: Callable[[Any], float] | None = None
+    ours: Side, theirs: Side, beside: str, pairs: int, task: Task | None = None
 ) -> dict[str, Any]:
     """A contestant of a record: both sides in turn, so that what slows a machine for a while slows both,
-    after a first pair that does not count. A side takes a seed and returns a network, which is scored, or
-    the seconds that count and a network.
+    after a first pair that does not count. A side takes a seed and returns a network, which is tested on a
+    `task`, or the seconds that count and a network.
     """
     took: dict[str, list[float]] = {"ours": [], "theirs": []}
     scores: dict[str, list[float]] = {"ours": [], "theirs": []}
@@ -68,12 +68,12 @@ def race(
             seconds, model = result if isinstance(result, tuple) else (clock() - start, result)
             if seed >= 0:
                 took[name].append(seconds)
-                scores[name] += [score(model)] if score else []
+                scores[name] += [100 * task.evaluate(model)["accuracy"]] if task else []
     ratios = [slow / fast for slow, fast in zip(took["theirs"], took["ours"], strict=True)]
     fast, slow = (statistics.median(took[name]) for name in ("ours", "theirs"))
     spread = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
     one = {"rate": 3600 / fast, "seconds": fast, "plain_seconds": slow, "beside": beside}
-    return one | {"ratio": spread} | ({"accuracy": scores} if score else {})
+    return one | {"ratio": spread} | ({"accuracy": scores} if task else {})
 
 
 def keep(name: str, what: str, contestants: dict[str, Any], runtime: Runtime) -> None:
@@ -81,8 +81,7 @@ def keep(name: str, what: str, contestants: dict[str, Any], runtime: Runtime) ->
     or the vectors of the processor, and the precision.
     """
     machine = runtime.describe()
-    vectors = str(machine.get("cpu", "")).lower()
-    kind = vectors if machine["device"] == "cpu" and vectors else machine["device"]
+    kind = str(machine.get("cpu") or machine["device"]).lower()
     found = {"bench": name, "what": what, "unit": "runs/hour", "contestants": contestants}
     write_json(
         BENCH / f"{name}-{kind}-{machine['precision']}.json",
@@ -131,8 +130,3 @@ def whole_run(
         ledger.open_round()
         state = algorithm.round(state, clients, ledger, Rng(seed).at("round", number))
     return algorithm.model(state)
-
-
-def accuracy(model: nn.Module, task: Task) -> float:
-    """Percentage of the test images that a network names rightly."""
-    return 100 * task.evaluate(model)["accuracy"]

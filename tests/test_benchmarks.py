@@ -79,11 +79,11 @@ class FedAvg:
 
 def test_pfllib_has_the_same_images_and_network(monkeypatch, checkout, bench):
     """Without a step of training both networks are the one that both begin with."""
-    monkeypatch.setattr(pfllib, "CLIENTS", 2)
+    for name, value in {"CLIENTS": 2, "WIDTH": 4, "LR": 1e-30}.items():
+        monkeypatch.setattr(pfllib, name, value)
     path = checkout({"system/flcore/servers/serveravg.py": PFLLIB})
-    given = "--dataset digits --images 40 --width 4 --pairs 1 --device cpu --precision float32"
+    given = "--dataset digits --images 40 --pairs 1 --device cpu --precision float32"
     monkeypatch.setattr(sys, "argv", ["pfllib.py", path, *given.split()])
-    monkeypatch.setattr(pfllib, "LR", 1e-30)
     pfllib.main()
     (one,) = kept(bench).values()
     assert one["beside"] == "PFLlib" and one["accuracy"]["theirs"] == one["accuracy"]["ours"]
