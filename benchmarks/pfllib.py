@@ -33,11 +33,10 @@ class Options(SimpleNamespace):
         return 0
 
 
-def write(folder: Path, name: str, images: torch.Tensor, labels: torch.Tensor) -> None:
+def write(path: Path, images: torch.Tensor, labels: torch.Tensor) -> None:
     """A client's images as their loader reads them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    one = {"x": images.numpy(), "y": labels.numpy()}
-    np.savez_compressed(folder / name, data=np.array(one, dtype=object))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, data=np.array({"x": images.numpy(), "y": labels.numpy()}, dtype=object))
 
 
 def theirs(task: Task, clients: list[Client], seed: int) -> tuple[float, nn.Module]:
@@ -56,8 +55,6 @@ def theirs(task: Task, clients: list[Client], seed: int) -> tuple[float, nn.Modu
             marks.append(clock())
 
         def save_results(self) -> None: ...
-
-        def save_global_model(self) -> None: ...
 
     given = Options(
         algorithm="FedAvg",
@@ -79,9 +76,9 @@ def theirs(task: Task, clients: list[Client], seed: int) -> tuple[float, nn.Modu
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder, "dataset", "same")
         for k, client in enumerate(clients):
-            write(here / "train", f"{k}.npz", normalise(client.images.cpu()), client.labels.cpu())
+            write(here / f"train/{k}.npz", normalise(client.images.cpu()), client.labels.cpu())
             part = slice(k, None, len(clients))
-            write(here / "test", f"{k}.npz", normalise(test.images[part]), test.labels[part])
+            write(here / f"test/{k}.npz", normalise(test.images[part]), test.labels[part])
         Path(folder, "system").mkdir()
         with (
             contextlib.chdir(Path(folder, "system")),

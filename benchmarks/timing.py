@@ -81,12 +81,10 @@ def keep(name: str, what: str, contestants: dict[str, Any], runtime: Runtime) ->
     or the vectors of the processor, and the precision.
     """
     machine = runtime.describe()
-    kind = str(machine.get("cpu") or machine["device"]).lower()
+    kind = str(machine["cpu" if machine["device"] == "cpu" else "device"]).lower()
     found = {"bench": name, "what": what, "unit": "runs/hour", "contestants": contestants}
-    write_json(
-        BENCH / f"{name}-{kind}-{machine['precision']}.json",
-        found | {"environment": machine, "code": code_version()},
-    )
+    found |= {"environment": machine, "code": code_version()}
+    write_json(BENCH / f"{name}-{kind}-{machine['precision']}.json", found)
     print(f"{name}, {machine['device_name']}, {machine['threads']} threads: {what}")
     for label, one in contestants.items():
         text = "{median:5.2f} ({lowest:.2f} to {highest:.2f}) times".format(**one["ratio"])
@@ -121,11 +119,9 @@ def whole_run(
     """Rounds of an algorithm with their server, by the package; the server's network, or one for each
     client.
     """
-    task = clients[0].task
-    for client in clients:
-        client.memory = {}
+    clients = [attrs.evolve(client, memory={}) for client in clients]
     algorithm = create(name, settings, variant, Schedule(clients=len(clients), rounds=rounds))
-    ledger, state = Ledger(), algorithm.initialise(task, Rng(seed))
+    ledger, state = Ledger(), algorithm.initialise(clients[0].task, Rng(seed))
     for number in range(1, rounds + 1):
         ledger.open_round()
         state = algorithm.round(state, clients, ledger, Rng(seed).at("round", number))
