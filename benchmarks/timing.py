@@ -116,9 +116,7 @@ def whole_run(
     rounds: int = 1,
     seed: int = 0,
 ) -> nn.Module | list[nn.Module]:
-    """Rounds of an algorithm with their server, by the package; the server's network, or one for each
-    client.
-    """
+    """The server's network, or one for each client, after rounds of an algorithm by the package."""
     clients = [attrs.evolve(client, memory={}) for client in clients]
     algorithm = create(name, settings, variant, Schedule(clients=len(clients), rounds=rounds))
     ledger, state = Ledger(), algorithm.initialise(clients[0].task, Rng(seed))
