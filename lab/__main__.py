@@ -27,7 +27,6 @@ NO_MEMORY = (
     "memory ran out; a smaller network or smaller batches take less (such as --model-set width=32, "
     "--set batch_size=16; `fedcon algorithms NAME` lists what an algorithm has)"
 )
-_FULL = warnings.formatwarning
 
 
 def _joined(arguments: list[str]) -> list[str]:
@@ -103,13 +102,6 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _plain(message: Warning | str, category: type[Warning], *where: Any) -> str:
-    """A warning to whoever runs a command in one line, without the source; others as Python has them."""
-    if category is UserWarning:
-        return f"warning: {' '.join(str(message).split())}\n"
-    return _FULL(message, category, *where)
-
-
 def _die_of_ctrl_c() -> None:
     """Die of Ctrl-C: a shell leaves its loop only where a command did; a status does not tell it."""
     sys.stdout.flush()
@@ -120,7 +112,8 @@ def _die_of_ctrl_c() -> None:
 
 def begin() -> None:
     """The console script `fedcon`."""
-    warnings.formatwarning = _plain  # type: ignore[assignment]
+    # in one line, without the source
+    warnings.formatwarning = lambda text, *_, **__: f"warning: {' '.join(str(text).split())}\n"
     # what schedulers and `timeout` send ends a run as Ctrl-C does; also one that a script started in the
     # background, where Ctrl-C is ignored
     signal.signal(signal.SIGTERM, signal.default_int_handler)

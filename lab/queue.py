@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
-import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -24,7 +22,6 @@ from lab.record import (
     REPOSITORY,
     RESULTS,
     Record,
-    Records,
     book_files,
     find,
     reckoning,
@@ -47,8 +44,6 @@ class Pending:
     priority: int
     #: why it cannot run here, if so
     missing: str | None = None
-    #: seconds of one core that the same run took on a CPU with other seeds, their median
-    core_seconds: float | None = None
     #: whether all its cells are complete with a larger budget
     answered: bool = False
 
@@ -60,26 +55,25 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     Args:
         only: a paper, a table (fedvck/11), a cell or an algorithm: the runs of this alone.
 
-    Left out are cells that cannot be tested here, runs that would
-    stop before the rounds of their heading, and those of which another profile has the very same
-    run on record; also tables that do not say that they are run at this profile, unless `only` names
-    the table or a cell of it. A run that fills several cells stands once. Raises InputError where
-    `only` names nothing.
+    Left out are cells that cannot be tested here, runs that would stop before the rounds of their
+    heading, and those of which another profile has the very same run on record; also tables that do
+    not say that they are run at this profile, unless `only` names the table or a cell of it. A run
+    that fills several cells stands once. Raises InputError where `only` names nothing.
     """
-    done = records(root)
-    elsewhere = recorded_elsewhere(done)
-    here, took = data.present_names(), _core_seconds(done.readable())
+    done, here = records(root), data.present_names()
+    elsewhere = {  # of any profile, as complete ones are named at the first
+        name
+        for record in done.readable()
+        for name in attrs.evolve(record.experiment, profile=PROFILES[0]).ids
+    }
     found: dict[str, Pending] = {}
     for cell, answered in _wanted(profile, only, done):
         for one in cell.experiments:
-            before = found.get(one.id)
-            if before is None and (find(done, one) or elsewhere(one)):
-                continue
-            before = before or Pending(
-                *(one, cell.paper, (), cell.priority, _missing(one, here)),
-                core_seconds=took.get(seedless(one)),
-                answered=answered,
-            )
+            if (before := found.get(one.id)) is None:
+                if find(done, one) or attrs.evolve(one, profile=PROFILES[0]).id in elsewhere:
+                    continue
+                why = _missing(one, here)
+                before = Pending(one, cell.paper, (), cell.priority, why, answered)
             cells, both = (*before.cells, cell.address), before.answered and answered
             found[one.id] = attrs.evolve(before, cells=cells, answered=both)
 
@@ -146,30 +140,6 @@ def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
     except InputError as error:
         return str(error)
     return no_such("data set", name, sorted(info.name for info in data.available()))
-
-
-def recorded_elsewhere(done: Records) -> Callable[[Experiment], bool]:
-    """Of an experiment, whether some profile has the very same run among complete records."""
-    runs = {
-        name
-        for record in done.readable()
-        for name in attrs.evolve(record.experiment, profile=PROFILES[0]).ids
-    }
-    return lambda one: bool(runs) and attrs.evolve(one, profile=PROFILES[0]).id in runs
-
-
-def seedless(experiment: Experiment) -> str:
-    """What runs have in common that differ in their seed only."""
-    return attrs.evolve(experiment, seed=0).id
-
-
-def _core_seconds(measured: Iterable[Record]) -> dict[str, float]:
-    """Seconds of one core that runs on a CPU took, the median over seeds."""
-    took: dict[str, list[float]] = {}
-    for record in measured:
-        if not math.isnan(record.core_seconds):
-            took.setdefault(seedless(record.experiment), []).append(record.core_seconds)
-    return {name: statistics.median(costs) for name, costs in took.items()}
 
 
 def places(experiment: Experiment, paper: str, out: Path | None = None) -> tuple[Path, Path]:

@@ -65,18 +65,16 @@ def code_version(algorithm: str | None = None) -> str:
     """
     if (own := algorithms.OWN.get(algorithm or "")) is None:
         return _begun_with(algorithm)
-    if not (text := _file_of(own)):
+    file = getattr(sys.modules.get(own.__module__), "__file__", None)
+    if file and Path(file).is_file():
+        text = Path(file).read_bytes()
+    else:
         functions = filter(inspect.isfunction, vars(own).values())
         try:
             text = "".join(map(inspect.getsource, functions)).encode()
         except OSError:
             raise InputError(f"{own.__name__} is written in no file and no notebook") from None
     return version(_BEGUN_WITH | {f"core/algorithms/{algorithm}.py": text}, algorithm)
-
-
-def _file_of(kind: type) -> bytes:
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return Path(file).read_bytes() if file and Path(file).is_file() else b""
 
 
 @functools.cache

@@ -123,9 +123,9 @@ def pending(
     limit: Annotated[int, Option(min=0, help="Show so many runs.")] = 20,
     only: Only = None,
 ) -> None:
-    """List commands for the runs that the tables still need, most urgent first, with the time that the
-    same run took on one core with another seed. Cells that are complete with a larger budget come last. A
-    table that is not meant for a profile is listed there only where --only names it.
+    """List commands for the runs that the tables still need, most urgent first. Cells that are complete with
+    a larger budget come last. A table that is not meant for a profile is listed there only where --only
+    names it.
 
     \b
     Examples:
@@ -139,8 +139,7 @@ def pending(
         options = ("--cell", item.cells[0], "--profile", profile)
         line = shlex.join(["fedcon", "run", *options, "--seed", str(item.experiment.seed)])
         more = f"  and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
-        took = f"  about {item.core_seconds:,.0f} s" if item.core_seconds else ""
-        print(f"{line}{more}{took}" + (f"  ({item.missing})" if item.missing else ""))
+        print(line + more + (f"  ({item.missing})" if item.missing else ""))
     can = sum(item.missing is None for item in items)
     print(f"{len(items)} runs pending at the {profile} profile, {can} can run here")
 

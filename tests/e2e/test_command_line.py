@@ -246,12 +246,12 @@ def test_a_table_says_what_was_run_and_what_is_to_be_known_of_it(capsys):
 
 def test_a_pending_run_has_its_command(capsys, monkeypatch):
     run = next(iter(records().values())).experiment
-    item = queue.Pending(run, "fedmk", ("fedmk/1/FedAvg/a b", "x"), 0, core_seconds=7200.0)
+    item = queue.Pending(run, "fedmk", ("fedmk/1/FedAvg/a b", "x"), 0)
     monkeypatch.setattr(queue, "pending", lambda profile, only: [item])
     assert main(["pending", "--only", "fedmk/1"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     command = f"fedcon run --cell 'fedmk/1/FedAvg/a b' --profile laptop --seed {run.seed}"
-    assert first == f"{command}  and 1 more cells  about 7,200 s"
+    assert first == f"{command}  and 1 more cells"
     assert second == "1 runs pending at the laptop profile, 1 can run here"
 
 

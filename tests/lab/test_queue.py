@@ -45,12 +45,9 @@ def test_the_queue_holds_each_run_once_and_leaves_out_what_is_done(quick, tmp_pa
     seeds = [item.experiment.seed for item in quick]
     assert seeds == sorted(seeds)
     first = quick[0].experiment
-    done, *_ = measure(tmp_path, first)
-    after = {item.experiment.id: item for item in queue.pending("quick", tmp_path)}
-    assert first.id not in after
-    # what other seeds of the same run are expected to take
-    told = {item.experiment.seed: item.core_seconds for item in after.values() if item.core_seconds}
-    assert told == dict.fromkeys((1, 2), done.seconds * done.environment["threads"])
+    measure(tmp_path, first)
+    after = [item.experiment.id for item in queue.pending("quick", tmp_path)]
+    assert set(ids) - set(after) == {first.id}
 
 
 @pytest.mark.parametrize(
