@@ -1,7 +1,5 @@
 """Kill a run at named points of its work, many times, and compare its record with one of a run that
 was left alone.
-
-`python -m tests.e2e.kills 500` does so 500 times and says after each hundred how it stands.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import random
 import shlex
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +81,8 @@ def _mine(owner: Any, name: str, when: str, count: int) -> None:
 
 #: what a run imports, on its way or at its end
 PRELOADED = [
-    "lab.__main__",
-    "lab.report",
-    "lab.queue",
-    "core.baselines.fedavgm",
-    "torch._dynamo",
-    "sklearn.datasets",
-    "sklearn.metrics",
-    "rich.table",
-    "pydantic",
-    "filelock",
+    *("lab.__main__", "lab.report", "lab.queue", "core.baselines.fedavgm", "torch._dynamo"),
+    *("sklearn.datasets", "sklearn.metrics", "rich.table", "pydantic", "filelock"),
 ]
 
 
@@ -157,12 +146,3 @@ def kill_often(context: Any, kills: int, folder: Path, seed: int = 0) -> dict[st
         assert {path.suffix for path in left} <= {".lock"}
         assert [path.suffix for path in (out / "adhoc").iterdir()] == [".json"]
     return done
-
-
-if __name__ == "__main__":
-    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 500
-    from_server = processes()
-    for part in range(0, wanted, 100):
-        with tempfile.TemporaryDirectory() as folder:
-            some = kill_often(from_server, min(100, wanted - part), Path(folder), seed=part)
-            print(part, some, flush=True)

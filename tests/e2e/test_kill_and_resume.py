@@ -1,7 +1,4 @@
-"""A run that is killed at any point and started again leaves the record of a run that was not.
-
-`python -m tests.e2e.kills 500` kills many more times.
-"""
+"""A run that is killed at any point and started again leaves the record of a run that was not."""
 
 import pytest
 

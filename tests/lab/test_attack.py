@@ -230,10 +230,9 @@ def test_images_that_are_sent_as_they_are_can_be_told():
     assert found.clients[0].auc > 0.75
 
 
-@pytest.mark.parametrize("algorithm", ["fedmk", "gddfl"])
-def test_methods_with_rounds_of_their_own_are_attacked(algorithm, threads):
+def test_a_method_with_a_round_of_its_own_is_attacked(threads):
     """And what shadow runs say does not depend on how many are under way."""
-    asked = {"algorithm": algorithm, "dataset": "digits", "clients": 2, "rounds": 1}
+    asked = {"algorithm": "gddfl", "dataset": "digits", "clients": 2, "rounds": 1}
     run = apply("quick", asked | {"train_fraction": 0.05, "model_options": {"width": 4}})
     task = running.make_task(run, CPU)
     clients = running.make_clients(run, task)

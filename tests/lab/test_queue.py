@@ -1,8 +1,6 @@
 """The queue: what waits in which order, and what becomes of the files of a run."""
 
 import json
-import subprocess
-import sys
 import time
 
 import attrs
@@ -13,7 +11,7 @@ import torch
 from core.errors import InputError
 from core.federation import Runtime
 from core.files import Busy, FileError, alone
-from lab import Record, TableSpec, queue, record, records
+from lab import Record, TableSpec, queue, records
 from lab.__main__ import main
 from tests.lab.small_runs import measured, put, small, written
 
@@ -218,24 +216,6 @@ def test_a_check_counts_what_was_computed_in_the_same_way_only(way, tmp_path):
         torch.set_num_threads(threads)
     # times differ from run to run
     assert ran[0] == ran[1] and ran[2] == ran[3] and ran[1] != ran[2]
-
-
-def test_a_run_that_another_process_is_at_is_left_to_it(tmp_path):
-    """The lock is of the system, so a process that was killed holds none."""
-    _, checkpoint = queue.places(small(), "adhoc", tmp_path)
-    code = (
-        "import sys; from pathlib import Path; from core.files import alone\n"
-        "with alone(Path(sys.argv[1]), 'it'): print('held', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(checkpoint.with_suffix(".lock"))]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, cwd=record.REPOSITORY, **pipes) as other:
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(FileError, match="another process"):
-            measure(tmp_path)
-        assert not list(tmp_path.rglob("*.json"))
-        other.kill()
-    assert measure(tmp_path)[2]
 
 
 # --- a name may stand for other data tomorrow

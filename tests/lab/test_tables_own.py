@@ -167,18 +167,6 @@ def test_a_number_is_one_however_it_is_written(folder, text):
     assert rate == 0.05 and isinstance(rate, float)
 
 
-def test_a_table_of_ones_own_needs_a_file_and_nothing_else(folder):
-    """As CONTRIBUTING says: no printed numbers, no `match`, nothing to register."""
-    text = YAML.replace("table: 1", "table: mine").replace("seeds: [0, 4]\n", "")
-    text = re.sub(", match: {method: [ab]}", "", text)
-    (folder / "p" / "mine.yaml").write_text(text)
-    found = TableSpec.find("p", "mine", folder).cells("laptop")
-    assert [cell.published for cell in found] == [None] * 3
-    assert [run.seed for run in found[0].experiments] == [0, 1, 2]
-    assert {run.id for cell in found for run in cell.experiments} <= TableSpec.ids(folder)
-    assert TableSpec.find_cell(found[0].address, "laptop", folder).row == "A"
-
-
 def test_the_table_that_contributing_shows_is_one(tmp_path):
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
     (tmp_path / "mine").mkdir()
