@@ -53,14 +53,8 @@ def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -
     from lab.profiles import apply
 
     stated = {name: value for name, value in single.items() if value is not None}
-    algorithm = stated.get("algorithm")
-    if not algorithm:
+    if not stated.get("algorithm"):
         raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
-    if not stated.get("dataset") and profile != "quick":
-        raise InputError(
-            "--dataset is missing: a name that `fedcon data` shows; with --profile quick "
-            "it may be left out"
-        )
     sweep = _settings(stated.pop("set_", []))
     found = {
         "model_options": pairs(stated.pop("model_set", [])),

@@ -20,7 +20,7 @@ CASES = """
 rum -> rum
 --epochs 3 -> a setting goes as --set NAME=VALUE (see fedcon run --help)
 run -> --algorithm
-run --algorithm fedavg --profile laptop -> --dataset
+run --algorithm fedavg --profile laptop -> needs 'dataset'
 run --algorithm fedavgg --dataset digits -> did you mean 'fedavg'
 run --algorithm fedavg --dataset cifar11 -> cifar10
 run --algorithm fedavg --dataset svhn -> svhn
