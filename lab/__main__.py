@@ -48,15 +48,6 @@ def _failed(text: object, status: int, hint: str = "") -> int:
     return status
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory ran out; PyTorch's by name, as its import takes seconds."""
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
-    )
-
-
 def _misused(error: Any) -> int:
     """Print what Typer says of the arguments, and which help to see."""
     context = getattr(error, "ctx", None)
@@ -89,7 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
         at = f": {error.filename}" if error.filename else ""
         return _failed(f"{error.strerror or error}{at}", 1)
     except Exception as error:
-        if _out_of_memory(error):
+        of_torch = isinstance(error, RuntimeError) and "memory" in str(error)
+        if isinstance(error, MemoryError) or of_torch:
             return _failed(NO_MEMORY, 1)
         # Typer's usage errors: some versions take the class from click, others carry their own copy
         # of it

@@ -27,10 +27,6 @@ class Changes(Part):
     algorithms: dict[str, Fields] = Field({})
     limits: Limits = Field({})
 
-    def settings_of(self, algorithm: str) -> dict[str, Any]:
-        """The hyper-parameters that are stated for one algorithm."""
-        return dict(self.algorithms.get(algorithm, {}).get("settings", {}))
-
     def overrides(self, algorithm: str, where: str) -> list[Override]:
         """The changes that concern an algorithm, which stand at a place."""
         by_model = (

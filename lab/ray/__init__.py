@@ -152,8 +152,6 @@ def workers(on: str | None, gpus_per_run: float | None = None) -> Any:
     from lab.ray.local import Here, LocalWorkers
 
     check_number("--gpus-per-run", gpus_per_run or 0.0, 0)
-    if gpus_per_run and gpus_per_run > 1 and gpus_per_run % 1:  # Ray's own rule
-        raise InputError(f"--gpus-per-run above 1 must be a whole number, not {gpus_per_run:g}")
     if on is None:
         return Here()
     kind, _, rest = on.partition(":")

@@ -53,11 +53,7 @@ class LocalWorkers:
     def submit(self, job: Callable) -> Future:
         """Begin a job on a worker that is free."""
         free = min(set(range(self.capacity)) - set(self._busy.values()))
-        try:
-            future = self._pools[free].submit(job)
-        except BrokenProcessPool:  # lost while it had nothing to do
-            self._renew(free)
-            future = self._pools[free].submit(job)
+        future = self._pools[free].submit(job)
         self._busy[future] = free
         return future
 
@@ -68,14 +64,11 @@ class LocalWorkers:
         for future in done:
             place, error = self._busy.pop(future), future.exception()
             if isinstance(error, BrokenProcessPool):
-                self._renew(place)
+                self._pools[place].shutdown(wait=False)
+                self._pools[place] = self._pool()
             lost = Lost() if isinstance(error, BrokenProcessPool) else error and one_line(error)
             found.append((future, lost or future.result()))
         return found
-
-    def _renew(self, place: int) -> None:
-        self._pools[place].shutdown(wait=False)
-        self._pools[place] = self._pool()
 
     def stop(self) -> None:
         """End all processes: those that are busy at once."""

@@ -62,7 +62,9 @@ def test_the_laptop_profile_holds_what_was_chosen():
     assert rows
     for row in rows:
         algorithm = row["algorithm"]
-        settings = attrs.asdict(_default(algorithm)) | profile.settings_of(algorithm)
+        settings = attrs.asdict(_default(algorithm)) | profile.algorithms.get(algorithm, {}).get(
+            "settings", {}
+        )
         for name, value in row["settings"].items():
             assert settings[name] == value, (
                 f"{row['algorithm']}: {name} is {settings[name]}, but {value} was chosen"
