@@ -110,16 +110,11 @@ ALONE = {
 LONG = {
     **{
         f"{option} {text}": option.strip("-")
-        for option in ("--rounds", "--clients", "--active", "--seed", "--alpha")
-        for text in ("9" * 5000, "-" * 400)
-        if (option, text[0]) != ("--alpha", "-")
+        for option in ("--rounds", "--seed", "--alpha")
+        for text in ("9" * 5000, "=" * 400)
     },
-    **{
-        f"--set lr={text}": "lr"
-        for text in ("9" * 5000, "[" * 10**4, "'{\"a\":'" * 5_000, "x" * 10**4)
-    },
+    **{f"--set lr={text}": "lr" for text in ("9" * 5000, "[" * 10**4, "x" * 10**4)},
     f"--set local_steps={'9' * 400}": "local_steps",
-    f"--model-set width={'9' * 5000}": "width",
     f"run --algorithm {'x' * 10**4} --dataset digits": "algorithm",
     f"run --algorithm fedavg --dataset {'x' * 10**4}": "data set",
 }

@@ -17,7 +17,7 @@ from core.files import FileError, alone
 from lab import Experiment, queue
 from lab.queue import Pending
 from lab.ray import LOSSES, Lost, Progress, perform, sweep, workers
-from lab.ray.local import Here, LocalWorkers
+from lab.ray.local import Here
 from lab.source import code_version
 
 ROOT = Path(__file__).parents[2]
