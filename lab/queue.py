@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -44,13 +44,11 @@ class Pending:
     priority: int
     #: why it cannot run here, if so
     missing: str | None = None
-    #: whether all its cells are complete with a larger budget
-    answered: bool = False
 
 
 def pending(profile: str, root: Path | None = None, only: str | None = None) -> list[Pending]:
-    """Runs without a complete record, most urgent first: those that can run here, that no larger
-    budget has answered, by seed, then by the priority of their table.
+    """Runs without a complete record, most urgent first: those that can run here, by seed, then by the
+    priority of their table.
 
     Args:
         only: a paper, a table (fedvck/11), a cell or an algorithm: the runs of this alone.
@@ -67,27 +65,23 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
         for name in attrs.evolve(record.experiment, profile=PROFILES[0]).ids
     }
     found: dict[str, Pending] = {}
-    for cell, answered in _wanted(profile, only, done):
+    for cell in _wanted(profile, only):
         for one in cell.experiments:
             if (before := found.get(one.id)) is None:
                 if find(done, one) or attrs.evolve(one, profile=PROFILES[0]).id in elsewhere:
                     continue
-                why = _missing(one, here)
-                before = Pending(one, cell.paper, (), cell.priority, why, answered)
-            cells, both = (*before.cells, cell.address), before.answered and answered
-            found[one.id] = attrs.evolve(before, cells=cells, answered=both)
+                before = Pending(one, cell.paper, (), cell.priority, _missing(one, here))
+            found[one.id] = attrs.evolve(before, cells=(*before.cells, cell.address))
 
-    def urgency(one: Pending) -> tuple[bool, bool, int, int, str]:
-        seed, away = one.experiment.seed, one.missing is not None
-        return away, one.answered, seed, one.priority, one.experiment.id
+    def urgency(one: Pending) -> tuple[bool, int, int, str]:
+        away = one.missing is not None
+        return away, one.experiment.seed, one.priority, one.experiment.id
 
     return sorted(found.values(), key=urgency)
 
 
-def _wanted(
-    profile: str, only: str | None, done: Mapping[str, Record]
-) -> Iterator[tuple[Cell, bool]]:
-    """Cells of all tables, or of `only`, that can be run, and whether a larger budget is there."""
+def _wanted(profile: str, only: str | None) -> Iterator[Cell]:
+    """Cells of all tables, or of `only`, that can be run."""
     named = only is None
     part = (only or "").strip("/").casefold()
     papers = {path.parent.name for path in TABLES.glob("*/*.yaml")}
@@ -98,12 +92,8 @@ def _wanted(
             continue  # a table or a cell is named, and it is none of this table
         cells = [cell for cell in spec.cells(profile) if only is None or _named(cell, only)]
         named = named or bool(cells)
-        if profile not in spec.run_at and "/" not in part:
-            continue
-        answered = _answered(spec, profile, done) if cells else set()
-        for cell in cells:
-            if not cell.not_testable and not cell.cut:
-                yield cell, cell.address in answered
+        if profile in spec.run_at or "/" in part:
+            yield from (cell for cell in cells if not cell.not_testable and not cell.cut)
     if not named:
         raise InputError(
             f"{only!r} is no paper, table, cell or algorithm of the tables; `fedcon table` "
@@ -116,17 +106,6 @@ def _named(cell: Cell, only: str) -> bool:
     above = itertools.accumulate(cell.address.split("/"), "{}/{}".format)
     algorithm = cell.experiments[0].algorithm
     return any(same_name(only, one) for one in above) or only.strip("/").casefold() == algorithm
-
-
-def _answered(spec: TableSpec, profile: str, done: Mapping[str, Record]) -> set[str]:
-    """Addresses of a table's cells of which every run is complete with a larger budget."""
-    larger = PROFILES[PROFILES.index(profile) + 1 :]
-    return {
-        cell.address
-        for budget in larger
-        for cell in spec.cells(budget)
-        if not cell.cut and len(cell.records(done)) == len(cell.experiments)
-    }
 
 
 def _missing(experiment: Experiment, here: Collection[str]) -> str | None:

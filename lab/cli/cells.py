@@ -123,9 +123,8 @@ def pending(
     limit: Annotated[int, Option(min=0, help="Show so many runs.")] = 20,
     only: Only = None,
 ) -> None:
-    """List commands for the runs that the tables still need, most urgent first. Cells that are complete with
-    a larger budget come last. A table that is not meant for a profile is listed there only where --only
-    names it.
+    """List commands for the runs that the tables still need, most urgent first. A table that is not meant
+    for a profile is listed there only where --only names it.
 
     \b
     Examples:

@@ -110,15 +110,6 @@ def held(tmp_path, monkeypatch):
     return of
 
 
-def test_runs_that_a_larger_budget_has_answered_come_last(held):
-    cell = TableSpec.find("fedmk", 1).cells("laptop")[0]
-    for runs, last in ((cell.experiments, True), (cell.experiments[:1], False)):
-        items = held("quick", *runs)
-        answered = [item.answered for item in items]
-        assert answered == sorted(answered) and any(answered) == last
-        assert all(item.answered == (last and item.cells == (cell.address,)) for item in items)
-
-
 def test_a_run_that_another_profile_has_on_record_is_not_waited_for(held):
     """The baselines of FedMK's Table 1 take no less at `converged` than at `paper`."""
     items = held("converged")
