@@ -58,17 +58,26 @@ def test_a_killed_node_comes_back_and_the_record_is_that_of_one_process(tmp_path
         assert "ctivate" in (tmp_path / "node9.log").read_text(errors="replace")
         del here.processes["node9"]
 
+        ended = threading.Event()
+
         def kill() -> None:
-            """In the second round the first node has a memory to lose."""
+            """In the second round the first node has a memory to lose. It comes back as soon as the SuperLink
+            notices that it was away.
+            """
             wait_for(lambda: any((tmp_path / "records").glob("adhoc/*.json")))
             os.killpg(here.processes["node0"].pid, signal.SIGKILL)
-            here.node(0)
+            while not ended.wait(5):
+                if here.processes["node0"].poll() is not None:
+                    here.node(0)
 
         killer = threading.Thread(target=kill)
         killer.start()
-        config = {"timeout": 30.0, "server-data": str(tmp_path / "server")}
-        record = here.run(EXPERIMENT, **config)
-        killer.join()
+        try:
+            config = {"timeout": 30.0, "server-data": str(tmp_path / "server")}
+            record = here.run(EXPERIMENT, **config)
+        finally:
+            ended.set()
+            killer.join()
         groups = [process.pid for process in here.processes.values()]
     assert record.status == "complete"
     beside = run(EXPERIMENT, task=task, clients=clients)
