@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -235,21 +235,23 @@ class TableSpec(Part):
             raise InputError("give either 'metric' or 'metrics'")
         named = {"metrics": [data["metric"]]} if "metric" in data else {}
         rest = {key: value for key, value in data.items() if key != "metric"}
-        return {**rest, **named, "table": str(data.get("table"))}
+        return {**rest, **named, "paper": data["path"].parent.name, "table": data["path"].stem}
 
     @model_validator(mode="after")
     def _hangs_together(self) -> TableSpec:
         """Raise InputError for a name that is used and not there."""
-        if (self.paper, self.table) != (self.path.parent.name, self.path.stem):
-            raise InputError(
-                f"says it is table {self.table} of {self.paper}; file and text must agree"
-            )
         rows, columns = ([entry.name for entry in part] for part in (self.rows, self.columns))
+        used: list[tuple[str, Sequence[str] | None, Collection[str]]]
         used = [("metric", entry.metrics, self.metrics) for entry in (*self.rows, *self.columns)]
         used += [("row", one.rows, rows) for one in self.absent]
         used += [("column", one.columns, columns) for one in self.absent]
         used += [("metric", one.metrics, self.metrics) for one in self.absent]
         used += [("way to compare rows", [self.compare], ["all", "successive", "none", *rows])]
+        had = [algorithms.settings_fields(row.fields["algorithm"]) or () for row in self.rows]
+        settings = [
+            name for one in self.profiles.values() for name in one.fields.get("settings", ())
+        ]
+        used += [("setting of any row", settings, set[str]().union(*had))]
         for kind, names, known in used:
             for name in names or ():
                 if name not in known:
@@ -373,7 +375,6 @@ class TableSpec(Part):
         return list(known[1])
 
     def _made(self, profile: Profile) -> list[Cell]:
-        self._check_settings(profile.name)
         pairs, cells = self.pairs(), list[Cell]()
         rivals = {
             row.name: tuple(b if a == row.name else a for a, b in pairs if row.name in (a, b))
@@ -438,17 +439,6 @@ class TableSpec(Part):
             sites = ", ".join(f"{m} for {t}" for t, m in self.sites.get(used, {}).items())
             replaced = f"{used} in place of {asked}" + (f" ({sites})" if sites else "")
         return {"merged": merged, "experiments": runs, "stand_in": replaced}
-
-    def _check_settings(self, profile: str) -> None:
-        """Raise InputError for a setting that the table changes at a profile, and no row has."""
-        if profile not in self.profiles:
-            return
-        had = [algorithms.settings_fields(row.fields["algorithm"]) for row in self.rows]
-        known = {name for names in had for name in names or ()}
-        for name in self.profiles[profile].fields.get("settings", {}):
-            if name not in known:
-                where = f"{short(self.path)}, profiles, {profile}"
-                raise InputError(f"{where}: {unknown('setting of any row', name, known)}")
 
 
 def _loaded(path: Path) -> TableSpec:

@@ -45,12 +45,6 @@ Records = Annotated[
 ]
 
 
-def fail_where(failed: object) -> None:
-    """End the verb, which has said what there is to say, with status 1 where something failed."""
-    if failed:
-        raise typer.Exit(1)
-
-
 def pairs(given: list[str] | None, what: str = "settings") -> dict[str, Any]:
     """`NAME=VALUE` texts as a mapping. InputError, naming `what`, for other text or a name set twice."""
     found: dict[str, Any] = {}

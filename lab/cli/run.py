@@ -15,7 +15,7 @@ from typer import Option
 from core.checks import check_number
 from core.errors import InputError, listed
 from core.files import make_folder
-from lab.cli.app import Device, Only, Precision, Profile, Seeds, command, fail_where
+from lab.cli.app import Device, Only, Precision, Profile, Seeds, command
 from lab.cli.stated import SINGLE, option, stated_runs
 
 Text: TypeAlias = str | None
@@ -136,7 +136,8 @@ def _run_queue(
     counts = Counter(states.values())
     found = [f"{counts[state]} {state}" for state in STATES if counts[state]]
     print(", ".join(found) or "nothing is pending here")
-    fail_where(counts["failed"] + counts["stuck"])
+    if counts["failed"] + counts["stuck"]:
+        raise typer.Exit(1)
 
 
 def _measure(
@@ -183,7 +184,8 @@ def _measure(
         print("The book has this among its records now; --out, or `check`, keeps yours apart.")
     if experiments[0].profile == "quick":
         print(f"profile quick: {Profiles.load('quick').meaning}")
-    fail_where(failed)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _measured_before(record: Any, path: Path, asked: dict[str, str]) -> str:

@@ -114,11 +114,6 @@ def key_of(context: Context, experiment: Experiment, client: int) -> str:
     return f"{context.run_id}-{experiment.id}-{client}"
 
 
-def noise(secret: torch.Tensor, key: str, rng: Rng) -> SecretRng:
-    """The stream of a private client in the place of a run's."""
-    return SecretRng(int.from_bytes(bytes(secret.tolist())), (key, *rng.path))
-
-
 def fresh_secret() -> torch.Tensor:
     """(SECRET,) uint8 from the operating system."""
     return torch.tensor(list(os.urandom(SECRET)), dtype=torch.uint8)
@@ -217,7 +212,8 @@ def answer(message: Message, context: Context) -> Message:
         # all draws below the same node of the tree of random streams as in one process
         rng = Rng(experiment.seed, tuple(path))
         if algorithm.private:
-            rng = noise(secret, f"{memory.key}-{identity}", rng)
+            own_path = (f"{memory.key}-{identity}", *rng.path)
+            rng = SecretRng(int.from_bytes(bytes(secret.tolist())), own_path)
         client = attrs.evolve(client, memory=before).copy()  # some learn in place
         answers = algorithm.at_clients(question, [client], {client.id: received}, rng)
         content = wire.records(answers[client.id], asked)

@@ -60,9 +60,7 @@ class RayWorkers:
             return self._ray.get(handle)
         except self._ray.exceptions.RayTaskError as error:
             return one_line(error.cause)
-        except (
-            self._ray.exceptions.RayError
-        ):  # a worker or its node went away, or ran out of memory
+        except self._ray.exceptions.RayError:  # its worker or node went away, or ran out of memory
             return Lost()
 
     def stop(self) -> None:
