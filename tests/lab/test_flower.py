@@ -1,7 +1,6 @@
 """Across Flower's messages an experiment gives the record that it gives in one process."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -243,16 +242,6 @@ def test_a_record_that_is_complete_is_not_overwritten(tmp_path):
     with pytest.raises(InputError, match=f"{path.name} holds this run's record: move it away"):
         server.federate(nodes, nodes.server)
     assert path.read_bytes() == before
-
-
-def test_without_flower_one_line_says_what_to_install(monkeypatch):
-    import importlib
-
-    monkeypatch.setitem(sys.modules, "flwr.app", None)
-    with pytest.raises(InputError, match=r"pip install .*\[flower\]"):
-        importlib.reload(wire)
-    monkeypatch.undo()
-    importlib.reload(wire)
 
 
 @pytest.mark.parametrize(

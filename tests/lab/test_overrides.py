@@ -18,7 +18,6 @@ def stack(*parts, alpha=None) -> Merged:
 
 
 # --- merging
-# ---------------------------------------------------------------------------------------------
 
 _plain = st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), max_size=3)
 FILE = {"partition": {"name": "file", "file": "x.json"}}
@@ -85,7 +84,6 @@ def test_an_override_counts_where_it_fits(part, changed):
 
 
 # --- where a value comes from
-# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("profile", PROFILES)

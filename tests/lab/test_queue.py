@@ -25,7 +25,6 @@ def waiting(*experiments) -> list[queue.Pending]:
 
 
 # --- what waits
-# ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +120,6 @@ def test_a_run_that_another_profile_has_on_record_is_not_waited_for(held):
 
 
 # --- one run and its files
-# ---------------------------------------------------------------------------------------------
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path):
@@ -210,7 +208,6 @@ def test_a_check_counts_what_was_computed_in_the_same_way_only(way, tmp_path):
 
 
 # --- a name may stand for other data tomorrow
-# ---------------------------------------------------------------------------------------------
 
 
 def own_set(path, seed: int, size: int = 16) -> None:
@@ -266,7 +263,6 @@ def test_an_input_that_changed_is_noticed(name, tmp_path, monkeypatch):
 
 
 # --- many runs
-# ---------------------------------------------------------------------------------------------
 
 
 def test_a_queue_in_which_a_run_failed_ends_with_status_1(tmp_path, monkeypatch, capsys):

@@ -18,7 +18,6 @@ from lab.running import run
 from tests.lab.small_runs import PLAIN, measured, put, small, written
 
 # --- experiments
-# ---------------------------------------------------------------------------------------------
 
 
 def test_an_id_stands_for_what_differs_from_the_defaults():
@@ -60,7 +59,6 @@ def test_a_record_is_found_however_a_whole_concentration_was_written():
 
 
 # --- what is written comes back
-# ---------------------------------------------------------------------------------------------
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):
@@ -132,7 +130,6 @@ def test_a_record_of_a_newer_version_is_not_called_damaged(inside, tmp_path):
 
 
 # --- what no run can have written
-# ---------------------------------------------------------------------------------------------
 
 
 def everywhere(data: dict, name: str, value) -> None:
@@ -235,7 +232,6 @@ def test_texts_that_are_no_record(tmp_path, text):
 
 
 # --- imports
-# ---------------------------------------------------------------------------------------------
 
 
 def test_import_copies_what_is_complete_and_never_replaces_a_record(results, tmp_path):
@@ -321,7 +317,6 @@ def test_a_run_is_the_books_where_a_table_asks_for_it(results, tmp_path, monkeyp
 
 
 # --- how a run ends
-# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -377,7 +372,6 @@ def test_a_run_that_cannot_begin_leaves_no_record(experiment, said, tmp_path):
 
 
 # --- the book's records
-# ---------------------------------------------------------------------------------------------
 
 #: settings that came after records, by the value that means what those did: an entry here is the
 #: author's word that a default changes nothing

@@ -81,7 +81,6 @@ def test_by_default_each_row_that_the_paper_prints_is_compared_with_each_other()
 
 
 # --- names
-# ---------------------------------------------------------------------------------------------
 
 
 @given(st.text())
@@ -116,7 +115,6 @@ def test_a_cell_is_found_by_the_names_that_its_table_shows(metric):
 
 
 # --- what waits
-# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

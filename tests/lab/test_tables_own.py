@@ -55,7 +55,6 @@ def cells(folder, text=YAML, profile="paper"):
 
 
 # --- how the parts merge
-# ---------------------------------------------------------------------------------------------
 
 
 def test_rows_columns_and_defaults_merge_in_order(folder):
@@ -180,7 +179,6 @@ def test_the_table_that_contributing_shows_is_one(tmp_path):
 
 
 # --- files
-# ---------------------------------------------------------------------------------------------
 
 
 def test_a_mistake_in_one_paper_hides_no_other(folder):
@@ -280,7 +278,6 @@ def test_a_file_that_is_no_table(tmp_path, content, said):
 
 
 # --- printed numbers
-# ---------------------------------------------------------------------------------------------
 
 
 def test_a_printed_number_takes_the_deviation_of_the_same_number_in_another_table():

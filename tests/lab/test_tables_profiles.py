@@ -64,7 +64,6 @@ def test_a_stand_in_is_labelled_and_draws_its_own_partition():
 
 
 # --- by hand
-# ---------------------------------------------------------------------------------------------
 
 MNIST = {"algorithm": "fedavg", "dataset": "mnist"}
 
