@@ -8,7 +8,9 @@ import json
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import pkgutil
 import random
+import re
 import shlex
 import signal
 import sys
@@ -39,8 +41,6 @@ POINTS = {
 
 def _quietly(out: str, point: str | None, count: int) -> None:
     """The command line, in a process that kills itself when it comes by the point so often."""
-    import importlib
-
     import torch
 
     from lab.__main__ import main
@@ -51,12 +51,8 @@ def _quietly(out: str, point: str | None, count: int) -> None:
     os.dup2(said, 2)
     if point:
         where, when, _ = POINTS[point]
-        module, name = where.split(":")
-        owner: Any = importlib.import_module(module)
-        *classes, name = name.split(".")
-        for one in classes:
-            owner = getattr(owner, one)
-        _mine(owner, name, when, count)
+        owner, name = re.split(r"[.:](?=\w+$)", where)
+        _mine(pkgutil.resolve_name(owner), name, when, count)
     raise SystemExit(main([*COMMAND, "--out", out]))
 
 
