@@ -1,8 +1,7 @@
 """What the command line says where a user tries things of their own."""
 
 import json
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import lab
 from core.errors import InputError
 from lab import TableSpec, queue, records
 from lab.__main__ import main
@@ -114,16 +114,13 @@ def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_pa
     assert "not a data set: is no npz file with an array train_images" in said["broken.npz"]
 
 
-def test_a_python_without_the_packages_gets_one_line(tmp_path):
-    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no', name='typer')")
-    done = subprocess.run(
-        [sys.executable, "-m", "lab"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-    )
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "the package typer is not installed" in done.stderr and "make install" in done.stderr
+def test_a_python_without_the_packages_gets_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "typer", None)
+    monkeypatch.setattr(lab, "cli", lab.cli)
+    for name in [name for name in sys.modules if name.startswith("lab.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SystemExit, match=r"the package typer is not installed .* `make install`"):
+        runpy.run_path(str(REPOSITORY / "lab" / "__main__.py"))
 
 
 @pytest.mark.parametrize(
