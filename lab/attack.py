@@ -178,7 +178,7 @@ class Runs:
 
     @classmethod
     def resumed(cls, path: Path | None, key: str) -> Runs:
-        """What `save` wrote; nothing where there is no such file, whole and with this key."""
+        """The runs that a file keeps; none where there is no such file, whole and with this key."""
         runs = cls(path, key)
         with contextlib.suppress(KeyError, ValueError):  # FileError is one, too
             tensors, about = read_tensors(path, "state of an attack") if path else ({}, {})
