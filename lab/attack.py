@@ -28,19 +28,22 @@ import numpy as np
 import torch
 from torch import nn
 
+from core import models
 from core.errors import InputError
+from core.families.condensing import inputs
 from core.federation import Algorithm, Client, Ledger, Message, Runtime, State, Task, select
 from core.federation.tensors import put_each, take_each
 from core.files import read_tensors, write_tensors
 from core.privacy import membership
+from core.privacy.leakage import nearest_upload
 from core.privacy.membership import Evidence, LikelihoodRatio, Verdicts
 from core.progress import counted
 from core.rng import Rng
 
 #: what a run says of the targets: confidences in the upload of each client, by its number as text, and
-#: in the server's model
-Confidences = dict[str, torch.Tensor]
-SERVER = "server"
+#: in the server's model; of uploads with images also scores by the nearest, as "pixels/0", "features/0"
+Scores = dict[str, torch.Tensor]
+SERVER, SPACES = "server", ("pixels", "features")
 
 
 class OutOfTime(Exception):
@@ -74,6 +77,8 @@ class Outcome:
 
     clients: dict[int, Verdicts]
     server: Verdicts
+    #: scores (T,) by the nearest upload, by space and client; none for uploads without images
+    nearest: dict[str, dict[int, np.ndarray]] = attrs.field(factory=dict)
     #: wall time, with that of the parts of an attack that was cut
     seconds: float = 0.0
 
@@ -90,7 +95,8 @@ class Outcome:
 
     def metrics(self) -> dict[str, float]:
         """What a record keeps: `mia_tpr_0.01`, the share of members found at 1% false accusations, over
-        all uploads; `mia_server_...`, on the server's model; `mia_auc/3`, of client 3.
+        all uploads; `mia_server_...`, on the server's model; `mia_nearest_pixels_...`, by the nearest
+        upload; `mia_auc/3`, of client 3.
         """
         together = self.together()
         offline = [membership.auc(one.offline, one.member) for one in self.clients.values()]
@@ -101,6 +107,12 @@ class Outcome:
             for rate in membership.RATES:
                 share = membership.true_positives(one.online, one.member, rate)
                 found[f"mia_{kind}tpr_{rate:g}"] = share
+        for space, near in self.nearest.items():
+            aucs = [membership.auc(near[id_], one.member) for id_, one in self.clients.items()]
+            all_ = np.concatenate([near[id_] for id_ in self.clients])
+            share = membership.true_positives(all_, together.member, 0.01)
+            found[f"mia_nearest_{space}_auc_mean"] = membership.defence(aucs)["mia_auc_mean"]
+            found[f"mia_nearest_{space}_tpr_0.01"] = share
         for id_, one in self.clients.items():
             found |= {f"mia_auc/{id_}": one.auc, f"mia_members/{id_}": float(one.member.sum())}
         return found
@@ -151,7 +163,7 @@ def attack(
         for id_, one in asked.items()
     }
 
-    def run(number: int) -> Confidences | None:
+    def run(number: int) -> Scores | None:
         if not in_time():
             return None
         cast = [
@@ -159,7 +171,7 @@ def attack(
             for id_, one in asked.items()
         ]
         draw = real.at("shadow", number - 1) if number else real
-        return confidences(algorithm, state, asked, cast, draw)
+        return scores(algorithm, state, asked, cast, draw)
 
     runs.complete(settings.shadows + 1, run, task.runtime)
     return _judged(asked, masks, runs, settings.variance)
@@ -171,7 +183,7 @@ class Runs:
 
     path: Path | None
     key: str
-    done: dict[int, Confidences] = attrs.field(factory=dict)
+    done: dict[int, Scores] = attrs.field(factory=dict)
     #: seconds of the parts before this one, and when this one began
     before: float = 0.0
     began: float = attrs.field(factory=lambda: time.perf_counter())
@@ -191,9 +203,7 @@ class Runs:
         """Wall time of all parts."""
         return self.before + time.perf_counter() - self.began
 
-    def complete(
-        self, count: int, run: Callable[[int], Confidences | None], runtime: Runtime
-    ) -> None:
+    def complete(self, count: int, run: Callable[[int], Scores | None], runtime: Runtime) -> None:
         """Do those of so many runs that are missing; the real one comes first, and alone. Raises
         OutOfTime where a run gave None, as there was no time for it.
         """
@@ -228,7 +238,12 @@ def _judged(
         return membership.likelihood_ratios(seen, variance)
 
     clients = {id_: judged(str(id_), [id_]) for id_ in asked}
-    return Outcome(clients, judged(SERVER, list(asked)), runs.seconds)
+    near = {
+        space: {id_: runs.done[0][f"{space}/{id_}"].numpy() for id_ in asked}
+        for space in SPACES
+        if any(name.startswith(space) for name in runs.done[0])
+    }
+    return Outcome(clients, judged(SERVER, list(asked)), near, runs.seconds)
 
 
 def shared_out(clients: Sequence[Client], rng: Rng) -> list[torch.Tensor]:
@@ -285,15 +300,16 @@ def targets(client: Client, rng: Rng, rows: torch.Tensor | None = None) -> Targe
     )
 
 
-def confidences(
+def scores(
     algorithm: Algorithm,
     state: State,
     asked: Mapping[int, Targets],
     members: list[Client],
     rng: Rng,
-) -> Confidences:
+) -> Scores:
     """How sure the attacker's models are of the targets of each client, and the server's model of all of
-    them, when these clients answer.
+    them, when these clients answer; and how near the nearest upload comes, in pixels and in the features
+    of the server's model (its logits, where it has no `embed`).
     """
     after, (state, uploads, server) = servers_view(algorithm, state, members, rng)
     if refused := sorted(asked.keys() - uploads.keys()):
@@ -309,10 +325,24 @@ def confidences(
         )
         return torch.cat([*each]).cpu()
 
-    found = {SERVER: sure(algorithm.model(after), asked.values())}
+    @torch.no_grad()
+    def features(images: torch.Tensor) -> torch.Tensor:
+        embed, parts = getattr(whole, "embed", whole), images.split(models.at_once(images))
+        with state.task.runtime.autocast():
+            return torch.cat([embed(part).float() for part in parts])
+
+    whole = algorithm.model(after)
+    found = {SERVER: sure(whole, asked.values())}
     for id_, one in asked.items():
-        alone = algorithm.server_update(state, {id_: uploads[id_]}, server)
+        alone, upload = algorithm.server_update(state, {id_: uploads[id_]}, server), uploads[id_]
         found[str(id_)] = sure(algorithm.model(alone), [one])
+        if "images" in upload.tensors:
+            own, sent = state.task.inputs(one.images), inputs(state.task, upload.tensors["images"])
+            for space, pair in zip(
+                SPACES, ((own, sent), (features(own), features(sent))), strict=True
+            ):
+                mine, theirs = zip(pair, (one.labels, upload.tensors["labels"]), strict=True)
+                found[f"{space}/{id_}"] = nearest_upload(mine, theirs).cpu()
     return found
 
 

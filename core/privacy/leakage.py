@@ -261,3 +261,14 @@ def nearness(
     ratios = torch.cat(near), torch.cat(control)
     as_near = int((shuffled >= _nearer(*ratios).sum().item()).sum())
     return Nearness(*ratios, (1 + as_near) / (1 + SHUFFLES))
+
+
+def nearest_upload(
+    targets: tuple[torch.Tensor, torch.Tensor], uploads: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """Scores (T,) of membership: minus the mean squared error of each target to the nearest upload of its
+    class (Chen, Yu, Zhang, Fritz: GAN-Leaks, CCS 2020, Eq. 4). Both are pixels or features, with labels.
+    """
+    far = _errors(targets[0], uploads[0])
+    far[targets[1][:, None] != uploads[1]] = torch.finfo(far.dtype).max
+    return -far.amin(1)

@@ -218,10 +218,21 @@ def test_an_attack_that_was_cut_goes_on(tmp_path, threads):
 def test_images_that_are_sent_as_they_are_can_be_told():
     """A method with a round of its own: clients are asked for numbers, then send real images."""
     task = noise_task(32)
-    settings = OneShot(images_per_class=16, server_epochs=40, server_lr=0.3, server_batch=32)
+    settings = OneShot(images_per_class=20, server_epochs=40, server_lr=0.3, server_batch=32)
     sends = RandomSelection(settings, Schedule(clients=1, rounds=1))
     found = attack(sends, task, clients_of(task, 1), 0, LikelihoodRatio(shadows=4))
     assert found.clients[0].auc > 0.75
+    # all images that it has are sent, so none of its members is further than 0 from an upload
+    seen, member = found.metrics(), found.clients[0].member
+    assert (found.nearest[0][0] == 0).tolist() == member.tolist()
+    assert seen["mia_nearest_pixels_auc_mean"] == seen["mia_nearest_pixels_tpr_0.01"] == 1
+    assert seen["mia_nearest_features_auc_mean"] == seen["mia_nearest_features_tpr_0.01"] == 1
+
+
+def test_an_upload_of_weights_is_near_no_image():
+    task = noise_task(24)
+    found = attack(fedavg(), task, clients_of(task, 1), 0, LikelihoodRatio(shadows=4))
+    assert not any("nearest" in name for name in found.metrics())
 
 
 def test_a_method_with_a_round_of_its_own_is_attacked(threads):
@@ -273,7 +284,7 @@ def test_an_attack_keeps_to_its_time_and_goes_on(digits, tmp_path, threads, monk
     threads(1)
     stated = attrs.evolve(digits, algorithm="fedavg", settings={"local_steps": 2})
     whole = run(stated, runtime=CPU)
-    now, minute = 0.0, attacks.confidences
+    now, minute = 0.0, attacks.scores
 
     def later(*given):
         nonlocal now
@@ -281,7 +292,7 @@ def test_an_attack_keeps_to_its_time_and_goes_on(digits, tmp_path, threads, monk
         return minute(*given)
 
     clock = SimpleNamespace(monotonic=lambda: now, perf_counter=lambda: now)
-    monkeypatch.setattr(attacks, "confidences", later)
+    monkeypatch.setattr(attacks, "scores", later)
     for module in (attacks, running):
         monkeypatch.setattr(module, "time", clock, raising=False)
     files = {"record": tmp_path / "r.json", "checkpoint": tmp_path / "c.safetensors"}

@@ -156,6 +156,20 @@ def test_copies_are_nearer_to_private_images_and_strangers_are_not(few_shuffles)
     refused("no image has a class", nearness, strange, (private, labels), (others, labels))
 
 
+def test_the_nearest_upload_against_numpy():
+    draws, labels = np.random.default_rng(0), torch.tensor([0, 0, 1, 1, 2])
+    own, sent = draws.normal(size=(5, 1, 3, 3)), draws.normal(size=(4, 1, 3, 3))
+    sent[1] = own[0]
+    classes = torch.tensor([0, 0, 1, 1])
+    near = leakage.nearest_upload(
+        (torch.from_numpy(own), labels), (torch.from_numpy(sent), classes)
+    )
+    for i, score in enumerate(near[:4]):
+        of = sent[(classes == labels[i]).numpy()]
+        assert float(score) == pytest.approx(-((of - own[i]) ** 2).mean((1, 2, 3)).min(), abs=1e-12)
+    assert near[0] == 0 and near[4] == near.min() < -1e300  # nothing of its class was sent
+
+
 def test_images_that_are_alike_are_no_independent_tosses(few_shuffles):
     """Where nothing is copied, at most one of twenty is called near: also of images that are means of
     the same strangers, of which a binomial test calls one of five so.
