@@ -331,7 +331,7 @@ def scores(
         with state.task.runtime.autocast():
             return torch.cat([embed(part).float() for part in parts])
 
-    whole = algorithm.model(after)
+    whole: Any = algorithm.model(after)
     found = {SERVER: sure(whole, asked.values())}
     for id_, one in asked.items():
         alone, upload = algorithm.server_update(state, {id_: uploads[id_]}, server), uploads[id_]

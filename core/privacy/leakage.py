@@ -31,8 +31,6 @@ from core.progress import counted
 from core.rng import Rng
 
 Gradients = dict[str, torch.Tensor]
-#: how often private and other images are shuffled, to see what chance does
-SHUFFLES = 999
 
 
 @attrs.frozen(kw_only=True)
@@ -194,80 +192,11 @@ def _errors(images: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     return far.square() / first.shape[1]
 
 
-@attrs.frozen(eq=False)
-class Nearness:
-    """Peak signal-to-noise ratios (N,), dB, of the nearest private image and of the nearest other."""
-
-    private: torch.Tensor
-    others: torch.Tensor
-    #: how often at least such a share is nearer to "private" images when these are drawn at random
-    #: from all: a permutation test, because images of a class are no independent tosses of a coin
-    chance: float
-
-    @property
-    def share(self) -> float:
-        """Share of images whose nearest neighbour is private (ties half); 0.5: no copies."""
-        return float(_nearer(self.private, self.others).mean())
-
-    def summary(self) -> dict[str, float]:
-        """Medians, share and probability, by their names in a table."""
-        return {
-            "nearest private (dB)": self.private.median().item(),
-            "nearest other (dB)": self.others.median().item(),
-            "share nearer to private": self.share,
-            "probability by chance": self.chance,
-        }
-
-
-def _nearer(private: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    """1 where the first ratio (N,) is larger, 0 where the second is, a half where they are equal."""
-    return (private > others).double() + 0.5 * (private == others)
-
-
-def nearness(
-    images: tuple[torch.Tensor, torch.Tensor],
-    private: tuple[torch.Tensor, torch.Tensor],
-    others: tuple[torch.Tensor, torch.Tensor],
-) -> Nearness:
-    """Compare images in [0, 1] with private ones and with a control, class by class.
-
-    Args:
-        images, private, others: images (N, C, H, W) and labels (N,); of every class as many private
-            ones as others, because the nearest of more is nearer. What has a class that these
-            lack is left out.
-
-    Raises InputError where the numbers differ, and where no class is left.
-    """
-    near, control = [], []
-    draws, shuffled = Rng(0).at("nearness").generator(), torch.zeros(SHUFFLES, dtype=torch.float64)
-    for c in images[1].unique().tolist():
-        of_class, members, strangers = (
-            pixels[labels == c] for pixels, labels in (images, private, others)
-        )
-        if len(members) != len(strangers):
-            raise InputError(
-                f"class {c} has {len(members)} private images and {len(strangers)} others; take as many"
-            )
-        if len(members):
-            near.append(best_matches(of_class, members).psnr)
-            control.append(best_matches(of_class, strangers).psnr)
-            closeness, both = -_errors(of_class, torch.cat([members, strangers])), 2 * len(members)
-            for shuffle in range(SHUFFLES):
-                order = torch.randperm(both, generator=draws).to(closeness.device)
-                half, rest = closeness[:, order].split(len(members), dim=1)
-                shuffled[shuffle] += _nearer(half.amax(1), rest.amax(1)).sum().cpu()
-    if not near:
-        raise InputError("no image has a class that the private images have")
-    ratios = torch.cat(near), torch.cat(control)
-    as_near = int((shuffled >= _nearer(*ratios).sum().item()).sum())
-    return Nearness(*ratios, (1 + as_near) / (1 + SHUFFLES))
-
-
 def nearest_upload(
     targets: tuple[torch.Tensor, torch.Tensor], uploads: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
     """Scores (T,) of membership: minus the mean squared error of each target to the nearest upload of its
-    class (Chen, Yu, Zhang, Fritz: GAN-Leaks, CCS 2020, Eq. 4). Both are pixels or features, with labels.
+    class. Both are pixels or features, with labels. Chen, Yu, Zhang, Fritz: GAN-Leaks, CCS 2020.
     """
     far = _errors(targets[0], uploads[0])
     far[targets[1][:, None] != uploads[1]] = torch.finfo(far.dtype).max

@@ -57,7 +57,7 @@ MEANINGS = {
     "consistent": "print is where a repetition may well fall, and a large difference would be seen",
     "depends on our choice": "different or not, by what we chose where the paper does not say",
     "different": "print is beyond the margin, and where a repetition would hardly fall",
-    "not enough budget": "different, with fewer steps than print, and no sweep of the budget of its row",
+    "not enough budget": "different, with fewer steps than print",
     "inconclusive": "seeds are too few, or differ too much, to tell",
     "direction agrees": "less work or other data: most pairs of rows are ordered as printed",
     "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",

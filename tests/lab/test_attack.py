@@ -224,7 +224,7 @@ def test_images_that_are_sent_as_they_are_can_be_told():
     assert found.clients[0].auc > 0.75
     # all images that it has are sent, so none of its members is further than 0 from an upload
     seen, member = found.metrics(), found.clients[0].member
-    assert (found.nearest[0][0] == 0).tolist() == member.tolist()
+    assert (found.nearest["pixels"][0] == 0).tolist() == member.tolist()
     assert seen["mia_nearest_pixels_auc_mean"] == seen["mia_nearest_pixels_tpr_0.01"] == 1
     assert seen["mia_nearest_features_auc_mean"] == seen["mia_nearest_features_tpr_0.01"] == 1
 

@@ -18,7 +18,6 @@ from core.privacy.leakage import (
     deep_leakage,
     gradients,
     gradients_of_step,
-    nearness,
     revealed_labels,
     search_images,
 )
@@ -136,26 +135,6 @@ def test_one_local_step_gives_the_gradient_away(victim):
     assert float(best_matches(found.images, secret).psnr) > 25
 
 
-@pytest.fixture
-def few_shuffles(monkeypatch):
-    monkeypatch.setattr(leakage, "SHUFFLES", 199)
-
-
-def test_copies_are_nearer_to_private_images_and_strangers_are_not(few_shuffles):
-    labels = torch.arange(3).repeat_interleave(20)
-    private, others, strangers = (image(seed, 60) for seed in range(3))
-    copies = (private + 0.05 * image(9, 60)).clamp(0, 1)
-    found = nearness((copies, labels), (private, labels), (others, labels))
-    assert found.share == 1 and found.chance == 1 / 200
-    found = nearness((strangers, labels), (private, labels), (others, labels))
-    assert abs(found.share - 0.5) < 3 * math.sqrt(0.25 / 60)
-    found = nearness((strangers, labels), (private, labels), (private, labels))
-    assert found.share == 0.5 and found.chance > 0.4
-    fewer, strange = (private[:50], labels[:50]), (copies, labels + 5)
-    refused("take as many", nearness, (copies, labels), fewer, (others, labels))
-    refused("no image has a class", nearness, strange, (private, labels), (others, labels))
-
-
 def test_the_nearest_upload_against_numpy():
     draws, labels = np.random.default_rng(0), torch.tensor([0, 0, 1, 1, 2])
     own, sent = draws.normal(size=(5, 1, 3, 3)), draws.normal(size=(4, 1, 3, 3))
@@ -168,19 +147,6 @@ def test_the_nearest_upload_against_numpy():
         of = sent[(classes == labels[i]).numpy()]
         assert float(score) == pytest.approx(-((of - own[i]) ** 2).mean((1, 2, 3)).min(), abs=1e-12)
     assert near[0] == 0 and near[4] == near.min() < -1e300  # nothing of its class was sent
-
-
-def test_images_that_are_alike_are_no_independent_tosses(few_shuffles):
-    """Where nothing is copied, at most one of twenty is called near: also of images that are means of
-    the same strangers, of which a binomial test calls one of five so.
-    """
-    called, labels = 0, torch.zeros(20, dtype=torch.int64)
-    for trial in range(30):
-        private, others, strangers = (image(100 * trial + k, 20) for k in range(3))
-        alike = torch.stack([strangers[k : k + 8].mean(0) for k in range(12)])
-        found = nearness((alike, labels[:12]), (private, labels), (others, labels))
-        called += found.chance <= 0.05
-    assert called <= 5  # 1.5 are expected, more than 5 have a chance below 1%
 
 
 def test_the_best_iteration_is_kept_not_the_last():
