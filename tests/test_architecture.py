@@ -81,7 +81,7 @@ def parts_imported(nodes: list[ast.AST], package: str) -> set[str]:
 
 #: the most lines of Python that each part of the whole may have: what adds somewhere takes away
 #: somewhere. They only fall
-MOST_LINES = {"core": 20_000, "lab": 11_225, "benchmarks": 440, "tests": 26_250}
+MOST_LINES = {"core": 20_000, "lab": 10_430, "benchmarks": 440, "tests": 25_800}
 
 
 @pytest.mark.parametrize("part", MOST_LINES)
