@@ -36,7 +36,6 @@ from lab.report import (
     progress,
     show,
     table,
-    versions,
 )
 from lab.report.claims import claims_count, claims_figure, claims_table
 from lab.report.intervals import OUTCOMES, interval
@@ -293,9 +292,3 @@ sets = pd.DataFrame(
     for info in available()
 )
 sentences(sets)
-
-# %% [markdown]
-# ## Versions
-
-# %% tags=["hide-output"]
-versions().set_index("package")

@@ -204,19 +204,17 @@ class TaughtLesson(Lesson):
     """A lesson on FedIOD whose runs share their teachers, which do not depend on stage two."""
 
     @cached_property
-    def taught(self) -> dict[int, Client]:
-        """The clients after stage one, by their numbers."""
-        return {}
+    def taught(self) -> list[Client]:
+        """The clients that have data after stage one, each with its teacher in its memory."""
+        clients = super().members()
+        for client in clients:
+            rng = Rng(self.experiment().seed, ("fediod",)).at("client", client.id)
+            train_teacher(client, self.method.settings, rng)
+        return clients
 
     def members(self) -> list[Client]:
-        """The clients that have data, each with its teacher in its memory."""
-        members = super().members()
-        for client in members:
-            if client.id not in self.taught:
-                rng = Rng(self.experiment().seed, ("fediod",)).at("client", client.id)
-                train_teacher(client, self.method.settings, rng)
-                self.taught[client.id] = client
-        return [self.taught[client.id].copy() for client in members]
+        """Copies of the clients that have data, each with its teacher in its memory."""
+        return [client.copy() for client in self.taught]
 
     def run(
         self,

@@ -233,14 +233,14 @@ def readings_beside(
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
-def bytes_by_kind(runs: Mapping[str, Record], each_round: bool = True) -> pd.DataFrame:
+def bytes_by_kind(runs: Mapping[str, Record]) -> pd.DataFrame:
     """Bytes by direction and kind of content (rows), over all clients, for named records (columns): of a
-    round, the mean over rounds, or of the whole run.
+    round, the mean over rounds.
     """
     sent = {
         name: pd.Series(
             {
-                (way, kind): size / (len(record.rounds) if each_round else 1)
+                (way, kind): size / len(record.rounds)
                 for way, kinds in record.bytes.items()
                 for kind, size in kinds.items()
             }

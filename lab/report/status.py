@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 from collections.abc import Mapping
 
 import pandas as pd
@@ -13,12 +11,6 @@ from lab.report import style
 from lab.report.frames import table_frame
 from lab.report.tables import heading
 from lab.report.verdict import VERDICTS
-
-#: what a run needs, and what the book is built with
-PACKAGES = (
-    *("torch", "torchvision", "medmnist", "numpy", "pandas", "scikit-learn", "scipy", "attrs"),
-    *("safetensors", "matplotlib", "seaborn", "jupyter-book", "jupytext", "papermill"),
-)
 
 
 def progress(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> style.Html:
@@ -39,14 +31,3 @@ def progress(paper: str | None = None, measured: Mapping[str, Record] | None = N
         }
         rows.append(row if paper else {"paper": spec.paper} | row)
     return style.sentences(pd.DataFrame(rows))
-
-
-def versions() -> pd.DataFrame:
-    """`package` and `version` of what the numbers and pages depend on, Python and the machine first."""
-    rows = [
-        ("Python", platform.python_version()),
-        ("machine", f"{platform.system()} {platform.machine()}"),
-    ]
-    found = {one.name.lower(): one.version for one in importlib.metadata.distributions()}
-    rows += [(name, found.get(name.lower(), "not installed")) for name in PACKAGES]
-    return pd.DataFrame(rows, columns=["package", "version"])

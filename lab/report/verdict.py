@@ -40,7 +40,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from core.errors import unknown
 from lab import Record
 from lab.report.intervals import MOST_SEEDS, Comparison, interval
 from lab.table import Cell
@@ -86,7 +85,7 @@ EXACT = {
 #: anchors
 ONCE = ("anchors", "averages")
 #: what one unit of a record's value is in the unit of print
-_SCALE = {"percent": 100.0, "MB": 1 / MB, "auc": 1.0, "score": 1.0, "pixel": 1.0, "dB": 1.0}
+SCALE = {"percent": 100.0, "MB": 1 / MB, "auc": 1.0, "score": 1.0, "pixel": 1.0, "dB": 1.0}
 
 
 @attrs.frozen
@@ -104,22 +103,9 @@ class Judgement:
     seeds: int = 0
     #: measured minus printed
     difference: float | None = None
-    #: pairs of rows in the printed direction, pairs against it, and pairs that could be compared;
-    #: None where directions do not count
-    pairs: tuple[int, int, int] | None = None
 
     def __str__(self) -> str:
-        if self.pairs and self.pairs[2]:
-            agree, against, total = self.pairs
-            return f"{self.verdict} ({agree} for, {against} against, of {total})"
         return f"{self.verdict}: {self.reason}" if self.reason else self.verdict
-
-
-def in_printed_unit(value: float, unit: str) -> float:
-    """A value of a record (fractions, bytes) in the unit of print. InputError for an unknown unit."""
-    if unit not in _SCALE:
-        raise unknown("unit", unit, _SCALE)
-    return value * _SCALE[unit]
 
 
 def measured(record: Record, cell: Cell) -> float | None:
@@ -130,18 +116,17 @@ def measured(record: Record, cell: Cell) -> float | None:
     that of the whole run. `condensation_ratio_percent` is the setting `share`. All else is a metric
     of the last round.
     """
+    value: float | None
     if cell.metric == "condensation_ratio_percent":
-        share = record.settings.get("share")
-        return None if share is None else in_printed_unit(share, "percent")
-    if cell.metric in ("upload_mb", "upload_mb_per_round"):
-        up = record.bytes["up"]
-        if cell.metric == "upload_mb":
-            return in_printed_unit(record.sent("up"), "MB")
-        return in_printed_unit(
-            sum(size for kind, size in up.items() if kind not in ONCE) / len(record.rounds), "MB"
-        )
-    value = record.metrics.get(cell.record_metric)
-    return None if value is None else in_printed_unit(value, cell.unit)
+        value = record.settings.get("share")
+    elif cell.metric == "upload_mb":
+        value = record.sent("up")
+    elif cell.metric == "upload_mb_per_round":
+        up = record.bytes["up"].items()
+        value = sum(size for kind, size in up if kind not in ONCE) / len(record.rounds)
+    else:
+        value = record.metrics.get(cell.record_metric)
+    return None if value is None else value * SCALE[cell.unit]
 
 
 def budget(profile: str, stand_in: str | None) -> str:
@@ -183,21 +168,6 @@ def margin(printed: float, unit: str, exact: bool = False) -> float:
     return share if exact else MARGINS.get(unit, share)
 
 
-def agreement(
-    printed: Mapping[str, float | None],
-    found: Mapping[str, Mapping[int, float]],
-    pairs: Iterable[tuple[str, str]],
-    unit: str,
-    exact: bool = False,
-) -> tuple[int, int, int]:
-    """Pairs of rows ordered as printed, the other way round, and comparable, from values by seed; `unit` of
-    print. Left out: pairs without common seed or print, or within the `margin` in print.
-    """
-    sides = [direction(printed, found, *pair, unit, exact) for pair in pairs]
-    known = [side for side in sides if side is not None]
-    return known.count(1), known.count(-1), len(known)
-
-
 def direction(
     printed: Mapping[str, float | None],
     found: Mapping[str, Mapping[int, float]],
@@ -207,7 +177,8 @@ def direction(
     exact: bool = False,
 ) -> int | None:
     """1 for two rows that are ordered as printed, -1 the other way round, 0 undecided, None where they
-    cannot be compared. Equal differences of all seeds decide nothing unless they are `exact`.
+    cannot be compared: without a common seed or print, or within the `margin` in print. Values are by seed,
+    `unit` is that of print. Equal differences of all seeds decide nothing unless they are `exact`.
     """
     p, q = printed.get(a), printed.get(b)
     gaps = differences(found.get(a, {}), found.get(b, {}))
@@ -267,11 +238,9 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
             column = by_column(spec.cells(profile)).get((name, metric), {}) | given
         printed, rows = printed_values(column), measured_values(column, records)
         for row, cell in given.items():
-            rivals = [(row, rival) for rival in cell.rivals]
-            pairs = agreement(printed, rows, rivals, cell.unit, metric in EXACT)
-            known = bool(cell.records(records))
-            others = _other_choices(cell, records) if rows[row] else []
-            found[id(cell)] = _judge(cell, list(rows[row].values()), pairs, known, others)
+            exact = metric in EXACT
+            sides = [direction(printed, rows, row, of, cell.unit, exact) for of in cell.rivals]
+            found[id(cell)] = _judge(cell, list(rows[row].values()), sides, records)
     return [found[id(cell)] for cell in cells]
 
 
@@ -287,69 +256,68 @@ def measured_values(
     return {row: values(cell, records) for row, cell in column.items()}
 
 
-def _other_choices(cell: Cell, records: Mapping[str, Record]) -> list[tuple[str, str]]:
-    """Chosen setting of a cell and the verdict under the other choice, if all seeds are there."""
-    print_, found = cell.published, []
-    for chosen, other in cell.alternatives():
-        scores = list(values(other, records).values())
-        if print_ and print_.value is not None and len(scores) >= planned(other):
-            by = compare(print_.value, scores, cell.unit, print_.spread, looks=other.looks)
-            found.append((chosen, str(by.outcome)))
-    return found
-
-
 def _judge(
-    cell: Cell,
-    found: list[float],
-    pairs: tuple[int, int, int],
-    known: bool,
-    others: Sequence[tuple[str, str]] = (),
+    cell: Cell, found: list[float], sides: Sequence[int | None], records: Mapping[str, Record]
 ) -> Judgement:
-    """The verdict on a cell with these values; `known`: whether any of its runs is on record; `others`:
-    verdicts on the same printed number by other choices.
-    """
+    """The verdict on a cell with these values, whose rivals are on these sides of it (`direction`)."""
     if not found:
         if cell.not_testable:
             return Judgement("not testable here", cell.not_testable)
-        lacks = f"its records have no {cell.metric!r}" if known else ""
+        lacks = f"its records have no {cell.metric!r}" if cell.records(records) else ""
         return Judgement("pending", cell.cut or lacks)
     mean, std = mean_and_std(found)
     printed = cell.published.value if cell.published else None
     difference = None if printed is None else mean - printed
-    held = Judgement("pending", "", mean, std, len(found), difference)
     if printed is None:
-        why = f"printed as {cell.published.text}" if cell.published else "no printed number"
-        return attrs.evolve(held, verdict="not compared", reason=why)
-    if cell.spec.compare == "none" or unfair(cell):
-        why = unfair(cell) or "the table is a description"
-        return attrs.evolve(held, verdict="not compared", reason=why)
-    if budget(cell.profile, cell.stand_in) == FULL:
-        if len(found) < planned(cell):
-            return attrs.evolve(held, reason=f"{len(found)} of {planned(cell)} seeds")
-        std_of_print = cell.published.spread  # type: ignore[union-attr]
-        exact = cell.metric in EXACT
-        comparison = compare(printed, found, cell.unit, std_of_print, exact, cell.looks)
-        outcome = str(comparison.outcome)
-        reason = _what_would_decide(comparison) if outcome == "inconclusive" else ""
-        if outcome == "different" and cell.scaled:
-            outcome = "not enough budget"
-            reason = "fewer steps than the paper's; other budgets of this row would decide"
-        for chosen, other in others:
-            if ("different" in (outcome, other)) and outcome != other:
-                reason = f"{chosen}: {outcome} with ours, {other} with the other"
-                return attrs.evolve(held, verdict="depends on our choice", reason=reason)
-        return attrs.evolve(held, verdict=outcome, reason=reason)
-    agree, against, total = pairs
+        said = (
+            "not compared",
+            f"printed as {cell.published.text}" if cell.published else "no printed number",
+        )
+    elif cell.spec.compare == "none" or unfair(cell):
+        said = "not compared", unfair(cell) or "the table is a description"
+    elif budget(cell.profile, cell.stand_in) == REDUCED:
+        said = _by_directions([side for side in sides if side is not None])
+    elif len(found) < planned(cell):
+        said = "pending", f"{len(found)} of {planned(cell)} seeds"
+    else:
+        said = _by_value(cell, printed, found, records)
+    return Judgement(*said, mean, std, len(found), difference)
+
+
+def _by_directions(sides: list[int]) -> tuple[str, str]:
+    """Verdict and reason where only the order of rows counts."""
+    total, agree, against = len(sides), sides.count(1), sides.count(-1)
     if not total:
-        return attrs.evolve(held, verdict="not compared", reason="no rows to compare", pairs=pairs)
+        return "not compared", "no rows to compare"
     verdict = "direction agrees" if 2 * agree > total else "direction unsure"
-    return attrs.evolve(
-        held,
-        verdict="direction disagrees" if 2 * against > total else verdict,
-        pairs=pairs,
-        reason=f"{total} pair{'s' * (total != 1)} of rows compared: {agree} ordered as printed, "
+    return (
+        "direction disagrees" if 2 * against > total else verdict,
+        f"{total} pair{'s' * (total != 1)} of rows compared: {agree} ordered as printed, "
         f"{against} the other way round",
     )
+
+
+def _by_value(
+    cell: Cell, printed: float, found: list[float], records: Mapping[str, Record]
+) -> tuple[str, str]:
+    """Verdict and reason where the value counts, beside those of other choices with all their seeds."""
+    spread = cell.published.spread if cell.published else None
+    exact = cell.metric in EXACT
+    comparison = compare(printed, found, cell.unit, spread, exact, cell.looks)
+    outcome, reason = str(comparison.outcome), ""
+    if outcome == "inconclusive":
+        reason = _what_would_decide(comparison)
+    elif outcome == "different" and cell.scaled:
+        outcome = "not enough budget"
+        reason = "fewer steps than the paper's; other budgets of this row would decide"
+    for chosen, other in cell.alternatives():
+        scores = list(values(other, records).values())
+        if len(scores) >= planned(other):
+            by = str(compare(printed, scores, cell.unit, spread, exact, other.looks).outcome)
+            if "different" in (outcome, by) and outcome != by:
+                reason = f"{chosen}: {outcome} with ours, {by} with the other"
+                return "depends on our choice", reason
+    return outcome, reason
 
 
 def _what_would_decide(comparison: Comparison) -> str:

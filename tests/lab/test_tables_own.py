@@ -13,7 +13,7 @@ from core.errors import InputError
 from lab.experiment import Experiment
 from lab.forms import LARGEST, read_yaml
 from lab.published import Unit, as_published, of_table, read_published
-from lab.report.verdict import in_printed_unit
+from lab.report.verdict import SCALE
 from lab.table import TableSpec
 
 HEADER = "paper,table,method,dataset,rounds,setting,metric,value,std,unit,better,note\n"
@@ -341,4 +341,4 @@ def test_a_deviation_below_zero_is_none(folder):
 
 @pytest.mark.parametrize("unit", get_args(Unit))
 def test_each_unit_of_print_can_be_measured(unit):
-    assert in_printed_unit(1.0, unit) > 0
+    assert SCALE[unit] > 0

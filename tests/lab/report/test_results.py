@@ -222,8 +222,6 @@ def test_bytes_are_those_of_the_ledger():
     up = {("up", "images"): 5, ("up", "labels"): 2}
     assert found["one"].to_dict() == up | {("down", "parameters"): 4}
     assert found.loc[("up", "images"), "two"] == 2 and found["two"].sum() == 2
-    whole = bytes_by_kind({"one": record(run, **sent)}, each_round=False)
-    assert whole.loc[("up", "labels"), "one"] == 3
 
 
 def test_rows_are_summed_up_over_their_seeds():
