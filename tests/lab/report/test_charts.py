@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
+import attrs
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from core.errors import InputError
-from lab import Experiment, Record, records, run
+from lab import Experiment, records, run
 from lab.report import charts, style, table
 from lab.report.figures import condensed_images, image_rows, show, to_html
+from tests.lab.report import made
 
 MB = 2**20
 LONG = pd.DataFrame(
@@ -21,19 +23,15 @@ LONG = pd.DataFrame(
 )
 
 
-def record(algorithm="fedavg", seed=0, accuracies=(0.25, 0.5), up=MB, down=MB):
+def record(seed=0, accuracies=(0.25, 0.5)):
+    """A run with these accuracies, None where a round is not tested, that sends 1 MB each way in a round."""
+    experiment = Experiment(algorithm="fedavg", dataset="digits", seed=seed)
     rounds = [
-        {
-            "round": r,
-            "metrics": {} if a is None else {"accuracy": a, "cross_entropy": 1 - a},
-            "up": up,
-            "down": down,
-            "seconds": {},
-        }
+        {"round": r, "metrics": {"accuracy": a, "cross_entropy": 1 - a} if a else {}}
+        | {"up": MB, "down": MB, "seconds": {}}
         for r, a in enumerate(accuracies, start=1)
     ]
-    experiment = Experiment(algorithm=algorithm, dataset="digits", seed=seed)
-    return Record(experiment, {}, "f", {}, "c", "complete", rounds)
+    return attrs.evolve(made.record(experiment), rounds=rounds)
 
 
 def test_curves_of_a_folder_are_named_by_what_differs(tmp_path):

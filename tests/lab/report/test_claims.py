@@ -111,15 +111,6 @@ def test_a_claim_may_ask_for_a_lead_of_so_many_points(by, verdict):
     assert judge(leading(tables=[6], pairs=[[*ROWS]], by=by), known).verdict == verdict
 
 
-def test_the_interval_is_students_over_paired_seeds():
-    first, second = [0.93, 0.90, 0.96], [0.80, 0.85, 0.81]
-    (lead,) = judge(leading(tables=[6], pairs=[[*ROWS]]), two(first, second)).leads
-    gaps = 100 * (np.array(first) - second)
-    low, high = t.interval(0.9, 2, gaps.mean(), gaps.std(ddof=1) / 3**0.5)
-    assert lead.interval == pytest.approx((gaps.mean(), low, high))
-    assert lead.seeds == 3 and lead.in_full
-
-
 def lead_by(*gaps: tuple[float, ...]) -> Lead:
     """A lead over the first of some rivals, by so much to each of them."""
     cell = TableSpec.find("fedmk", 6).cells("paper")[0]
@@ -261,29 +252,6 @@ def test_a_method_that_has_learned_nothing_refutes_nothing_with_less(profile, sc
     found = judge(leading(**asked), known)
     assert found.verdict == verdict and len(found.leads) == 1
     assert ("itself has less than 20 in accuracy" in found.effect) == (verdict == "unclear")
-
-
-@pytest.mark.parametrize(
-    ("fedavg", "rival", "mean"),
-    [
-        ([None, None, 0.99], "FedGen", 4.5),  # no seed in common
-        ([0.70, 0.71, 0.99], "FedGen", 4.5),  # better only in a seed that FedMK lacks
-        ([0.79, 0.78], "FedAvg", 1.5),
-    ],
-)
-def test_the_best_rival_is_the_best_on_the_seeds_that_both_have(fedavg, rival, mean):
-    scores = {"FedMK": [0.8, 0.8], "FedGen": [0.75, 0.76], "FedAvg": fedavg}
-    known = {
-        run.id: record(run, accuracy=scores[cell.row][place])
-        for cell in TableSpec.find("fedmk", 1).cells("paper")
-        if cell.column == "mnist-1" and cell.row in scores
-        for place, run in enumerate(cell.experiments)
-        if place < len(scores[cell.row]) and scores[cell.row][place] is not None
-    }
-    claim = leading(tables=[1], row="FedMK", against=["FedAvg", "FedGen"])
-    (lead,) = judge(claim, known).leads
-    assert (lead.rival, lead.seeds, lead.mean) == (rival, 2, pytest.approx(mean))
-    assert f"leads “{rival}”" in judge(claim, known).effect
 
 
 @pytest.mark.parametrize(

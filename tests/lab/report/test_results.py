@@ -194,16 +194,6 @@ def test_runs_that_stop_early_do_not_stand_under_a_heading_of_more_rounds():
     assert {column: [*of] for column, of in shown.items()} == {ten: ["laptop"], hundred: ["paper"]}
 
 
-def test_the_runs_behind_a_table_are_its_measured_cells():
-    spec = TableSpec.find("fedvck", 3)
-    rows = [row.name for row in spec.rows][:2]
-    runs = known("fedvck", 3, "laptop", dict.fromkeys(rows, (0.5, 0.5)))
-    found = table_runs("fedvck", 3, ["laptop"], runs)
-    assert set(found["id"]) == set(runs) and set(found["row"]) == set(rows)
-    assert all(row.record.experiment.seed == row.seed for row in found.itertuples())
-    assert table_runs("fedvck", 3, ["laptop"], {}).empty
-
-
 def test_curves_of_a_column_bear_the_names_of_its_rows():
     """One run that serves two rows has one curve with both names."""
     runs = known("fedvck", "medical", "laptop", dict.fromkeys(("FedAvg", "FedVCK"), (0.5, 0.5)))

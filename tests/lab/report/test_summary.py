@@ -12,7 +12,7 @@ from core.errors import InputError
 from lab import Experiment, Record
 from lab.__main__ import main
 from lab.profiles import apply
-from lab.report.summary import ALWAYS, MEASURED, split_in_words, summary_frame
+from lab.report.summary import ALWAYS, MEASURED, summary_frame
 
 
 def record(accuracy, settings, algorithm="fedavg", status="complete", **fields):
@@ -145,14 +145,6 @@ def test_runs_on_other_data_are_no_pairs(other):
     ]
     rows = summed_up(*found, against="fedavg").set_index("algorithm")
     assert rows["pairs"].to_dict() == {"fedavg": 0, "fedprox": 0, "moon": 2}
-
-
-def test_a_split_in_a_word():
-    assert split_in_words({"name": "file", "file": "a/of_ten.json"}) == "of_ten"
-    assert (
-        split_in_words({"name": "pathological", "classes_per_client": 5})
-        == "pathological, 5 classes"
-    )
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import csv
 
 import attrs
 import pytest
-from scipy import stats
 
 from lab import TableSpec
 from lab.forms import TABLES
@@ -153,23 +152,6 @@ def test_an_order_that_is_printed_is_measured(seeds, sign):
     # nothing is known of the spread of tau
     low, high = (-1, 1)
     assert (found["tau"], found["low"], found["high"]) == (sign, low, high)
-
-
-def test_an_order_without_ties_and_with_printed_gaps_that_all_count_is_scipys():
-    """Rows that are printed within the margin of each other have no order: they are left out here."""
-    cells, scores = [], [0.3, 0.1, 0.4, 0.2, 0.6, 0.5, 0.7, 0.9]
-    every = TableSpec.find("fedvck", 11).cells("laptop")
-    every = [cell for cell in every if cell.column == "cifar10-0.05" and cell.published]
-    for cell in sorted(every, key=lambda cell: cell.published.value):
-        if not cells or cell.published.value - cells[-1].published.value > 2.01:
-            cells.append(cell)
-    known = {
-        run.id: record(run, accuracy=score)
-        for cell, score in zip(cells, scores, strict=False)
-        for run in cell.experiments
-    }
-    expected = stats.kendalltau([c.published.value for c in cells], scores[: len(cells)]).statistic
-    assert len(cells) >= 4 and order(known)[0]["tau"] == pytest.approx(expected)
 
 
 def test_rows_that_are_printed_within_the_margin_have_no_order():

@@ -19,6 +19,7 @@ from lab.report.verdict import (
     measured,
     values,
 )
+from tests.lab.report import made
 
 CSV = """paper,table,method,dataset,metric,value,std,unit,better,note
 p,1,a,mnist,accuracy,60.00,,percent,higher,
@@ -61,18 +62,10 @@ def spec(tmp_path):
 
 
 def record(run: Experiment, accuracy: float = 0.5, settings: dict | None = None) -> Record:
-    rounds = [{"round": r, "metrics": {}, "up": 6 * MB, "down": 0, "seconds": {}} for r in (1, 2)]
-    return Record(
-        experiment=run,
-        settings=settings or {},
-        fingerprint="",
-        environment={},
-        code="",
-        status="complete",
-        rounds=rounds,
-        metrics={"accuracy": accuracy},
-        bytes={"up": {"parameters": 9 * MB, "meta": 3 * MB}},
-    )
+    """A run of two rounds that sends up 12 MB."""
+    one = made.record(run, accuracy=accuracy)
+    sent = {"up": {"parameters": 9 * MB, "meta": 3 * MB}}
+    return attrs.evolve(one, rounds=one.rounds[:2], settings=settings or {}, bytes=sent)
 
 
 def verdicts(spec, profile, accuracies, column="mnist"):
