@@ -1,4 +1,4 @@
-"""Settings as parts of others."""
+"""Numbers as settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import pytest
 
-from core.checks import number, part, plain
+from core.checks import number, plain
 from core.errors import InputError
 from lab import Experiment
 
@@ -25,30 +25,7 @@ def test_numbers_of_numpy_are_pythons():
 
 @attrs.frozen(kw_only=True)
 class Descent:
-    lr: float = attrs.field(default=0.1, validator=number(0))
-    batch_size: int = 8
-    decay: float = 0.5
-
-
-@attrs.frozen(kw_only=True)
-class Whole:
-    lr: float = 7.0
-    server_lr: float = 0.3
-    server_batch: int = 32
-
-
-def test_a_part_takes_values_by_prefix_then_what_is_given_then_its_own_defaults():
-    whole = Whole()
-    assert part(whole, Descent, "server_", batch_size=whole.server_batch) == Descent(
-        lr=0.3, batch_size=32, decay=0.5
-    )
-    assert part(whole, Descent) == Descent(lr=7.0)
-    assert part(whole, Descent, "server_", lr=1.0).lr == 1.0
-
-
-def test_a_part_checks_its_values():
-    with pytest.raises(InputError, match="lr must be"):
-        part(Whole(server_lr=-1.0), Descent, "server_")
+    lr: float = attrs.field(validator=number(0))
 
 
 @pytest.mark.parametrize("value", [3.5e38, 1e300, 10**400, float("inf"), float("nan")])

@@ -42,9 +42,7 @@ def test_a_partition_does_not_hang_on_the_kind_of_its_seed():
 
 @given(st.integers(0, 2**128), PATHS)
 def test_a_secret_fills_the_whole_state_of_the_generator(secret, path):
-    """The stream is that of NumPy's Mersenne twister with the 624 words that SHAKE-256 makes of seed and
-    path.
-    """
+    """NumPy's Mersenne twister with the 624 words that SHAKE-256 makes of seed and path."""
     node = SecretRng(secret).at(*path)
     drawn = torch.rand(700, generator=node.generator())
     name = repr((secret, *path)).encode()

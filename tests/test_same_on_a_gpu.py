@@ -1,6 +1,4 @@
-"""A GPU gives the CPU's numbers. Where there is none, what stands in for it shows that all is in its
-place; on a real one the same tests compare the two.
-"""
+"""A GPU gives the CPU's numbers; where there is none, `tests.elsewhere` stands in for it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from core import models, replay
-from core.condensation import KnowledgeNetwork, LatentEncoder, bilevel_step, mmd, network_losses
+from core.condensation import LatentEncoder, mmd
 from core.condensation.augment import TRANSFORMS, Augmentation, augment
 from core.federation.local_training import LocalTraining
 from core.models import Stacked
@@ -92,21 +90,6 @@ def latent(given: bool, put: Put) -> Results:
     features, found = encoder(images.requires_grad_(), group, others, groups=2)
     slope = torch.autograd.grad(features.square().sum(), images)
     return [features, *found.layers, *slope]
-
-
-def twice_derived(put: Put) -> Results:
-    """The second derivative of networks as one program: a step of bi-level condensation."""
-    network = KnowledgeNetwork(put(models.build("lenet", 1, 12, 3, Rng(0))))
-    weights = {n: torch.stack([w, w / 2]) for n, w in network.weights().items()}
-    data = {
-        "knowledge_labels": put(torch.tensor([[0, 1, 2, 0], [2, 1, 0, 0]])),
-        "images": put(drawn(2, 5, 1, 12, 12)),
-        "labels": put(torch.tensor([[0, 1, 2, 1, 1], [2, 2, 0, 0, 1]])),
-        "weights": put(torch.ones(2, 5)),
-    }
-    knowledge = put(drawn(2, 4, 1, 12, 12, seed=1))
-    step = bilevel_step(*network_losses(network), weights, knowledge, data, lr=0.5)
-    return [step.gradient, step.loss, *step.weights.values()]
 
 
 def discrepancy(kernel: str, put: Put) -> Results:

@@ -31,7 +31,6 @@ from core.federation import (
 )
 from core.progress import Stage, listening
 from core.rng import Rng
-from tests.algorithms.hostile import nothing_gets_by
 from tests.algorithms.subjects import (
     EMPTY,
     NOBODYS,
@@ -99,9 +98,7 @@ def resumes_bit_for_bit(subject: Subject) -> None:
 
 
 def one_seed_is_one_result(subject: Subject) -> None:
-    """All numbers come from the seed: the global generators are neither read nor moved, and another seed
-    gives other networks.
-    """
+    """The seed decides: global generators are left alone, other seeds give other networks."""
     first = watch(subject).results[0].state.tensors
     assert again(subject).still, "a global generator was used"
     ours, others = (
@@ -300,15 +297,6 @@ def hostile_uploads_are_refused(subject: Subject) -> None:
                 raise AssertionError(f"{spoilt.tensors.get(name, spoilt.meta.get(name))}: accepted")
 
 
-def no_upload_gets_by_its_form(subject: Subject) -> None:
-    """What is drawn at random is refused, or is what the form of the algorithm promises."""
-    seen, done = watch(subject), set()
-    for message, tensors, meta, id_ in seen.checked:
-        if (names := tuple(sorted({**tensors, **meta}))) not in done:
-            done.add(names)
-            nothing_gets_by(message, tensors, meta, id_, len(seen.clients[id_]))
-
-
 # bad settings
 
 #: no setting allows the first two of these, and few the others
@@ -347,7 +335,6 @@ PROMISES: dict[str, Callable[[Subject], None]] = {
         nothing_private_is_sent,
         shared_settings_are_heeded,
         hostile_uploads_are_refused,
-        no_upload_gets_by_its_form,
         bad_settings_are_answered,
     )
 }

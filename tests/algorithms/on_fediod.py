@@ -28,9 +28,7 @@ def shares(sizes: Sequence[int]) -> torch.Tensor:
 
 
 def agreement(z: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean entropy of the teachers' answers (K, N, C) and their Jensen-Shannon divergence, of clients
-    with so many images.
-    """
+    """Mean entropy of the teachers' answers (K, N, C) and their Jensen-Shannon divergence."""
     pi, q = shares(sizes), z.softmax(-1)
     each = (pi[..., 0] * entropy(q)).sum(0).mean()
     return each, entropy((pi * q).sum(0)).mean() - each
@@ -59,9 +57,7 @@ def shaping(z: torch.Tensor, sizes: Sequence[int], kind: str, settings: Settings
 
 
 def perceptual(side: ClientsHere, inputs: torch.Tensor, maps: Any) -> torch.Tensor:
-    """Mean squared distances of the maps of each client's own teacher, summed over clients: of the images
-    that were made from its own label maps, against its own images.
-    """
+    """Squared distances of each teacher's maps: of what its label maps made, of its images."""
     total = inputs.new_zeros(())
     for k, client in enumerate(side.clients):
         places = (maps.rows[k] >= 0).nonzero().flatten()

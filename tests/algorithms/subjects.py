@@ -171,9 +171,7 @@ DRAWN = {"segmentation": "nuclei_drawn", "reconstruction": "mri_drawn"}
 
 
 def crowd(learns: str = "classification") -> list[Client]:
-    """Clients 0 and 10 are as usual, 1 has one image, 2 none, 3 one class, or few images of one site;
-    nobody has a 9.
-    """
+    """Clients of many images, one, none, one class (or site); nobody has a 9."""
     train = task(learns).dataset.train
     rows = torch.arange(len(train))
     parts = [rows[:8], rows[8:9], rows[:0], rows[-4:], rows[30:38]]

@@ -61,6 +61,7 @@ def test_a_last_layer_whose_weights_have_other_names_is_refused(name, network, l
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_any_network(name):
     algorithm = SUBJECTS[name].new()
+    algorithm.schedule = attrs.evolve(algorithm.schedule, rounds=2)
     network = WithParts if algorithm.network_parts else Bare
     own = attrs.evolve(task(), model=network, model_options={})
     clients = [attrs.evolve(client, task=own) for client in crowd()]

@@ -56,9 +56,7 @@ WRONG = {
 @pytest.mark.parametrize("gan_loss", WRONG)
 @pytest.mark.parametrize("factors", [(0.3, 0.0, 0.0), (0.0, 7.0, 0.0), (0.1, 2.0, 0.3)])
 def test_a_client_answers_with_the_gradient_of_its_terms(task, factors, gan_loss):
-    """That of the D_k that has taken its step, as in the authors' code; of the absolute error; and of
-    the perceptual loss at the network that all clients draw.
-    """
+    """At the D_k after its step, as in the authors' code, and at a network that all draw."""
     client, images = make_clients(TINY, task)[1], drawn()
     stated = dict(zip(("gan", "l1", "perceptual"), factors, strict=True))
     answer = asked(task, client, images, stated | {"gan_loss": gan_loss})
@@ -147,9 +145,7 @@ def test_no_step_is_taken_twice_where_clients_take_turns(task):
 
 @pytest.mark.parametrize("refused", [None, 2])
 def test_the_server_weighs_gradients_by_the_clients_sizes(task, refused):
-    """One step of plain descent on sum_k pi_k g_k, against autograd on the same sum; what is
-    refused adds nothing. Each client is sent what the generator makes of its own maps.
-    """
+    """A step of descent on sum_k pi_k g_k by autograd; what is refused adds nothing."""
     stated = attrs.evolve(TINY, refused="leave_out")
     algorithm, (first, *others) = stated.new_algorithm(), make_clients(stated, task)
     first = attrs.evolve(first, images=first.images[:6], labels=first.labels[:6])

@@ -1,6 +1,4 @@
-"""DFRD: the terms of the generator, the ensemble, label counts and the game on the server, as
-described and as in the public copy of its code.
-"""
+"""DFRD: the generator's terms, the ensemble, label counts and the game on the server."""
 
 import attrs
 import numpy as np
@@ -31,9 +29,7 @@ def random(*shape, seed=0):
 
 @pytest.mark.parametrize("distance", ["norm", "mean_square"])
 def test_diversity_of_bright_images_and_of_equal_ones(distance):
-    """exp of minus the mean product of distances; small differences keep their digits in float32, and
-    the gradient is finite where there are none.
-    """
+    """Small differences keep their digits; the gradient is finite where there are none."""
     images, merged = (20 + 0.01 * random(7, 3, 8, 8)).float(), random(7, 5, seed=1).float()
 
     def distances(each):
@@ -50,9 +46,7 @@ def test_diversity_of_bright_images_and_of_equal_ones(distance):
 
 
 def test_the_printed_norms_vanish_for_images_as_large_as_those_of_the_paper():
-    """Why the mean square is the default: at 3x32x32 pixels the printed loss and its gradient are 0
-    in float32.
-    """
+    """Why the mean square is the default: the printed loss and its gradient are 0 in float32."""
     images, merged = random(8, 3, 32, 32).float().requires_grad_(), random(8, 64, seed=1).float()
     for distance, alive in (("norm", False), ("mean_square", True)):
         loss = diversity_loss(images, merged, distance)

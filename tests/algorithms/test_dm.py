@@ -37,9 +37,7 @@ def drawn(algorithm, task, number):
 
 
 def test_every_iteration_matches_mean_features_at_another_random_network(task, pieces):
-    """Three steps with momentum by autograd on the formula, at networks made anew; two images of
-    each class, under the augmentation of the real ones.
-    """
+    """Three steps with momentum by autograd, under the augmentation of the real images."""
     algorithm, real, rngs, start = pieces(images_per_class=2, augmentation="scale_rotate")
     group = torch.arange(real.groups).repeat_interleave(2)
     objective = algorithm.matching_objective(task, real, Rng(7), rngs)

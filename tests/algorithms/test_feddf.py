@@ -77,9 +77,7 @@ def test_the_gradient_of_the_divergence_in_closed_form(temperature):
 
 @pytest.mark.parametrize(("patience", "taken"), [(10, 15), (1, 10), (50, 50)])
 def test_it_stops_when_the_divergence_stands_still(monkeypatch, patience, taken):
-    """At a rate of almost nothing nothing improves: it looks every 5 batches, and stops `patience`
-    after the first.
-    """
+    """It looks every 5 batches; at a rate of almost nothing the first look is the best."""
     plain = make_task(attrs.evolve(TINY, model_options={"width": 8, "norm": "none"}))
     seen, mimic = [], public.mimic
     monkeypatch.setattr(public, "mimic", lambda *given: seen.append(given) or mimic(*given))
@@ -142,15 +140,3 @@ def test_public_images_are_drawn_from_all_of_them(task, monkeypatch):
     assert not some[0].equal(some[1])
     every = public.drawn(task, public.PublicData(), None, Rng(0))
     assert every.flatten().sort().values.equal(images.flatten())
-
-
-def test_public_images_are_read_once_for_a_task_and_anew_for_another_and_for_a_new_run(monkeypatch):
-    made = []
-    monkeypatch.setattr(public, "auxiliary", lambda *_: made.append(1) or torch.zeros(len(made)))
-    tasks, settings = [make_task(TINY) for _ in range(2)], feddf().settings
-    sizes = [len(public.public_images(task, settings)) for task in (*tasks, *tasks)]
-    assert sizes == [1, 2, 1, 2]
-    for name, size in (("feddf", 3), ("fedmd", 4), ("fedkd", 5)):
-        algorithm = algorithms.create(name)
-        algorithm.initialise(tasks[0], Rng(0))
-        assert len(public.public_images(tasks[0], algorithm.settings)) == size

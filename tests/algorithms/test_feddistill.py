@@ -26,9 +26,7 @@ def feddistill(**changes):
 
 
 def test_a_client_sends_the_mean_logits_of_each_of_its_classes(task, clients):
-    """One pass over all data with a step too small to move the model: the means are those of the
-    model received.
-    """
+    """One pass with a step too small to move the model."""
     client, labels = clients[0], clients[0].labels.numpy()
     method = feddistill(lr=1e-12, local_steps=None, local_epochs=1)
     state = method.initialise(task, Rng(0))

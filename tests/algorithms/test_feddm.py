@@ -76,9 +76,7 @@ def received(task, algorithm):
 
 @pytest.mark.parametrize(("statistics", "rate"), [("own", 20.0), ("running", 50_000.0)])
 def test_features_and_logits_are_matched_class_by_class(task, clients, statistics, rate):
-    """One long step by autograd, at the model itself; each side is normalised by its own batch, or
-    both by the model in evaluation mode.
-    """
+    """One long step by autograd, normalised by own batches or the model's statistics."""
     algorithm = feddm(rho=0.0, iterations=1, image_lr=rate, statistics=statistics)
     client, rngs, message = clients[0], [Rng(3)], received(task, algorithm)
     found = algorithm.client_update(client, message, Rng(3)).tensors["images"].int()

@@ -34,9 +34,7 @@ def test_an_image_gets_a_plane_for_its_class():
 
 @pytest.mark.parametrize("momentum", [{}, {"gan_momentum": 0.9}])
 def test_both_networks_step_at_once_from_the_weights_before(task, clients, momentum):
-    """Two steps by Adam, whose beta_1 is a half by default as in the code, down the gradients of plain
-    cross-entropies; where these are no rounding errors, of which Adam makes steps too.
-    """
+    """Two steps of Adam down plain cross-entropies, where slopes are no rounding errors."""
     algorithm, client = fedgan(local_steps=2, batch_size=500, gan_lr=1e-3, **momentum), clients[0]
     state = algorithm.initialise(task, Rng(0))
     upload = algorithm.client_update(client, algorithm.broadcast(state, 0), Rng(1)).tensors

@@ -66,9 +66,7 @@ def test_the_terms_of_a_client_against_scipy(task, clients, after_two):
 
 
 def test_a_divergence_does_not_move_the_features_it_is_measured_from(task, clients, after_two):
-    """Its target is fixed: with beta alone the gradient of the last bias is that of the outputs, q -
-    y of the data and beta (q - p) of the divergence.
-    """
+    """With beta alone the gradient of the last bias is q - y of the data and beta (q - p)."""
     method, message = constant(after_two, alpha=0.0, beta=10.0)
     model, images, y = first_six(task, clients, message)
     loss = method.objective(clients[0], message, Rng(0))(model, images, y)
@@ -84,9 +82,7 @@ def test_a_divergence_does_not_move_the_features_it_is_measured_from(task, clien
 def test_clients_ask_for_features_of_their_own_labels_and_of_drawn_ones(
     task, clients, after_two, monkeypatch, kind
 ):
-    """Of a generator with its running statistics: z ~ G(y, e) for the batch, then for y^ ~ p(y),
-    each by noise of its own.
-    """
+    """z ~ G(y, e) for the batch, then for y^ ~ p(y), each by noise of its own."""
     seen, forward = [], FeatureGenerator.forward
 
     def noting(self, noise, labels):
@@ -108,9 +104,7 @@ UNIFORM = {"ensemble_weights": "uniform", "ensemble": "losses", "labels": "unifo
 
 @pytest.mark.parametrize(("settings", "kind"), [({}, "normal"), (UNIFORM, "uniform")])
 def test_the_generators_training(task, clients, after_two, monkeypatch, settings, kind):
-    """Eq. 4 with weights by counts or 1/K, and the diversity; labels by the clients' counts or alike for
-    all that exist; a rate that falls from round to round; and Adam goes on.
-    """
+    """Eq. 4 and the diversity; label shares; a rate that falls in each round; Adam goes on."""
     seen = []
     monkeypatch.setattr(generative, "trained", lambda *given: seen.extend(given) or {})
     method = fedgen(generator_batch=24, decay=0.5, noise=kind, **settings)

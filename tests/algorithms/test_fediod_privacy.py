@@ -1,8 +1,7 @@
-"""FedIOD under differential privacy: what is noised, how much, and what the record says was
-spent.
-"""
+"""FedIOD under differential privacy: what is noised, how much, and what was spent."""
 
 import math
+from importlib.util import find_spec
 
 import attrs
 import pytest
@@ -19,7 +18,7 @@ from core.rng import Rng
 from lab import make_clients, rounds
 from tests.algorithms.on_digits import last_round, on_digits
 
-accountants = pytest.importorskip("opacus.accountants")
+pytestmark = pytest.mark.skipif(not find_spec("opacus"), reason="needs opacus")
 
 PRIVATE = {
     "local_steps": 2,
@@ -38,7 +37,9 @@ B = 4
 
 def accounted(multiplier, releases):
     """The bound of the library itself, over its own orders."""
-    accountant = accountants.RDPAccountant()
+    from opacus.accountants import RDPAccountant  # takes a second
+
+    accountant = RDPAccountant()
     accountant.history = [(multiplier, 1.0, releases)]
     return accountant.get_epsilon(1e-5)
 
@@ -81,9 +82,7 @@ def sides(task, number, **settings):
 
 
 def test_noise_of_the_stated_size_is_added_to_clipped_logits_and_gradients(task):
-    """All but a private client's upload is the same, so the difference is the noise: N(0, (3 * 2 C
-    sqrt B)^2).
-    """
+    """The difference from an open client's upload is N(0, (3 * 2 C sqrt B)^2)."""
     _, server, side = sides(task, 3, logit_norm=0.01, clip_norm=0.02)
     _, _, open_ = sides(task, 3, private=False)
     images = server.images(0).detach()

@@ -64,9 +64,7 @@ def steps(monkeypatch):
 def test_a_client_digests_and_revisits_with_the_model_it_has_and_answers_with_what_it_learnt(
     task, steps
 ):
-    """20 images in batches of 8, 60 answers in batches of 32; the first visit has passes of its own. It
-    digests, by the absolute error, the public images of the round before, of which the consensus is.
-    """
+    """It digests the public images of the round before, of which the consensus is."""
     client = max(make_clients(TINY, task), key=len)
     client = attrs.evolve(client, images=client.images[:20], labels=client.labels[:20])
     passes = {"initial_epochs": 3, "local_epochs": 2, "align_epochs": 5, "student_epochs": 7}
@@ -97,9 +95,7 @@ def test_a_client_digests_and_revisits_with_the_model_it_has_and_answers_with_wh
 
 
 def test_the_student_goes_on_from_round_to_round_on_the_mean_of_the_answers(task, steps):
-    """Each party counts once, as the server knows of none how much data it has; two batches hold 60
-    images.
-    """
+    """Each party counts once; two batches hold 60 images."""
     algorithm = create(lr=0.25, student_epochs=3)
     state = start = algorithm.initialise(task, Rng(0))
     answers = torch.randn(2, 5, 60, 10, generator=torch.Generator().manual_seed(0))

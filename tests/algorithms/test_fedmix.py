@@ -13,7 +13,6 @@ from core.baselines.fedmix import averages, mixup_loss
 from core.federation import Client, Message
 from core.models import initialise
 from core.rng import Rng
-from lab import rounds
 from tests.algorithms.on_digits import on_digits
 
 TINY = on_digits("fedmix", {"local_steps": 2, "batch_size": 16}, clients=4, rounds=3)
@@ -38,9 +37,7 @@ def exact(model, x, y, x_g, y_g, share):
 
 
 def test_the_expansion_is_mixup_up_to_second_order(smooth):
-    """Half the lambda, a quarter of the error; without the Taylor term the error would only
-    halve.
-    """
+    """Half the lambda, a quarter of the error."""
     errors = []
     for share in (0.02, 0.01, 0.005):
         found = mixup_loss(smooth[0], F.cross_entropy, *smooth[1:], share)
@@ -137,12 +134,6 @@ def test_every_image_is_in_one_average_and_none_in_too_small_a_group(
         inside = images[torch.isin(labels, row.nonzero().squeeze(1))].double().mean(0)
         assert float((mean - inside).abs().max()) <= 0.5 + 1e-5
         torch.testing.assert_close(shares, row / row.sum())
-
-
-def test_a_single_image_does_not_leave_its_client(task, clients):
-    one = attrs.evolve(clients[0], images=clients[0].images[:1], labels=clients[0].labels[:1])
-    result = next(rounds(attrs.evolve(TINY, rounds=1), task=task, clients=[one]))
-    assert result.ledger.total("up").get("averages", 0) == 0
 
 
 def test_who_was_away_is_sent_what_came_meanwhile(task):

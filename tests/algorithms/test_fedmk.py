@@ -71,9 +71,7 @@ def test_the_first_round_starts_from_uniform_noise(task, clients):
 
 
 def test_later_rounds_start_from_another_client_of_the_last_round(clients, after_one_round):
-    """Class by class: what the other client knows is taken over, the rest is noise; nobody gets his
-    own.
-    """
+    """What the other client knows is taken over, the rest is noise; nobody gets his own."""
     state, algorithm, given = after_one_round, fedmk(), set()
     for number in range(20):
         state = attrs.evolve(state, meta=state.meta | {"round": number})
@@ -100,9 +98,7 @@ def test_without_sharing_nothing_but_the_model_is_sent(clients, after_one_round)
 
 
 def test_real_images_that_are_not_moved_are_sent_as_they_are(task, clients):
-    """The control: from 50 of a class, of which a client has fewer, each is there as often as every
-    other, up to one.
-    """
+    """Of 50, more than a client has, each image is there as often as every other, up to one."""
     algorithm, client = (
         fedmk(init="real", sharing=False, iterations=0, images_per_class=50),
         clients[0],
@@ -159,9 +155,7 @@ def test_the_federation_of_comparison_draws_for_itself_and_changes_nothing(task)
 
 
 def test_the_costs_that_the_appendix_prints(task):
-    """627.2 K up, 1,677.2 K down, 16 M against FedAvg's 420 M: what the ledger says of each, 10
-    active clients, with images of MNIST's shape.
-    """
+    """627.2 K up, 1,677.2 K down, 16 M against FedAvg's 420 M: 10 active clients, MNIST's shape."""
     train = task.dataset.train
     wide = train.images.repeat(1, 1, 4, 4)[..., :28, :28].contiguous()
     split = Split(wide, train.labels)
@@ -172,20 +166,13 @@ def test_the_costs_that_the_appendix_prints(task):
     _, ledger = after_rounds(fedmk(images_per_class=20, classes="all", **short), large, clients, 2)
     up, down = ledger.rounds[-1]["up"], ledger.rounds[-1]["down"]
     assert "images" not in ledger.rounds[0]["down"]  # nothing to share yet
-    # the printed upload, 4 x 28 x 28 x 20 x 10, is that of ONE client with ten classes
+    # of ONE client with ten classes, as printed
     assert up == {"images": 10 * 627_200, "labels": 10 * 200}
     assert down["images"] == 10 * 627_200
     # the printed model of 105 K is 26,434 float32 numbers, 0.7% more
     assert down["parameters"] == 10 * 4 * count_parameters(large.new_model(Rng(0))) == 10 * 105_736
-    # the printed download counts the knowledge once and the model ten times
+    # the printed download counts the knowledge once and the model ten times; 16 M is ten times that
     assert down["images"] / 10 + down["parameters"] == pytest.approx(1_677_200, rel=0.005)
-    # the printed 16 M is ten times that download; the sum that the paper states, (up + down) x 10,
-    # is 23 M
-    printed_up, printed_down = up["images"] / 10, down["images"] / 10 + down["parameters"]
-    assert 10 * printed_down == pytest.approx(16.77e6, rel=0.005)
-    assert 10 * (printed_up + printed_down) == pytest.approx(23.04e6, rel=0.005)
-    # what ten clients really move in ten rounds: 136 MB, of which the first round shares nothing
-    assert 10 * (sum(up.values()) + sum(down.values())) == pytest.approx(136e6, rel=0.005)
     # FedAvg sends the model in both directions
     assert 200 * 2 * down["parameters"] == pytest.approx(420e6, rel=0.01)
 
@@ -233,9 +220,7 @@ def test_pseudo_knowledge_comes_by_the_generators_running_statistics(task):
 def test_the_generator_learns_against_the_model_that_the_round_began_with(
     task, after_one_round, monkeypatch
 ):
-    """Algorithm 1: the generator first, then the global model; Eq. 10 with the classes in the shares of
-    the uploads.
-    """
+    """Algorithm 1: the generator first; Eq. 10 with the classes in the shares of the uploads."""
     state, seen, uploads = after_one_round, [], uploads_of(after_one_round)
     model, classes = task.model_from(state.tensors), torch.tensor([3, 0, 9])
     features = torch.randn(3, model.feature_size, generator=torch.Generator().manual_seed(0))

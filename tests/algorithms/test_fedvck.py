@@ -11,7 +11,7 @@ from core import algorithms
 from core.condensation.engine import Condensation, condensed_counts
 from core.families import condensing
 from core.families.condensing import Knowledge
-from core.federation import Client, Message, pack
+from core.federation import Client, pack
 from core.rng import Rng
 from tests.algorithms.on_digits import after_rounds, last_round, on_digits, uploads_of
 
@@ -104,9 +104,7 @@ def test_images_are_weighed_by_the_error_of_both_models(task, clients, settings)
 
 
 def test_prototypes_are_means_over_clients_and_over_all_earlier_images(task, clients):
-    """Eq. 11-14: pooled mean logits per class, the largest others in them, mean features of all
-    earlier rounds.
-    """
+    """Eq. 11-14: pooled mean logits, the largest others, mean features of earlier rounds."""
     algorithm = fedvck(negatives=3)
     state, _ = after_rounds(algorithm, task, clients, 2)
     contrast = contrast_of(algorithm, state, clients)
@@ -262,25 +260,6 @@ def test_without_all_and_feddm_differ_in_the_logits_and_the_disturbance_only(
     assert torch.equal(images(vck), images(vck, 50.0))  # features alone do not see the classifier
 
 
-def test_without_contrast_the_server_learns_as_that_of_feddm(task, clients):
-    """With equal settings of the server; the defaults differ (learning rate, decay, passes)."""
-    shared = {"server_lr": 0.01, "server_weight_decay": 0.0, "server_decay": 1.0}
-    vck, dm = (
-        fedvck(wo_lrc=True, wo_pw=True, wo_latent=True, **shared),
-        algorithms.create("feddm", FAST | shared),
-    )
-    state = vck.initialise(task, Rng(0))
-    uploads = uploads_of(vck, state, clients, Rng(3))
-    bare = {
-        id_: Message({name: upload.tensors[name] for name in ("images", "labels")})
-        for id_, upload in uploads.items()
-    }
-    ours = vck.server_update(state, uploads, Rng(4))
-    theirs = dm.server_update(dm.initialise(task, Rng(0)), bare, Rng(4))
-    for name, value in theirs.tensors.items():
-        assert torch.equal(ours.tensors[name], value)
-
-
 # bytes
 
 #: classes of each client in the authors' split files, alpha 0.05, and classes of whole data sets
@@ -318,9 +297,7 @@ def test_table_9_to_the_digit_from_the_authors_splits(groups, share, side, print
     ],
 )
 def test_tables_5_and_9_are_a_share_of_the_pixels(classes, share, pixel_bytes, printed):
-    """One client per class: within 5% of the paper, where rounding up and the least number of 5
-    depend on the split.
-    """
+    """One client per class: within 5% of the paper, where rounding depends on the split."""
     assert condensed_megabytes(classes, share, pixel_bytes) == pytest.approx(printed, rel=0.05)
 
 

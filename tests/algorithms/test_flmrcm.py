@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import attrs
-import numpy as np
 import pytest
 import torch
 
@@ -37,17 +36,6 @@ def test_losses_by_hand():
     halves = [math.log(c(z)) + math.log(1 - c(z)) for z in (1.0, -2.0)]
     assert encoder_loss(own).item() == pytest.approx(-sum(halves) / 4)
     assert encoder_loss(torch.zeros(3)).item() == pytest.approx(math.log(2))
-
-
-def test_an_identifier_is_two_matrices_with_a_relu_between():
-    identifier, z = (
-        fresh(Identifier, 3, width=4, rng=Rng(0)),
-        torch.randn(2, 3, 5, 5, generator=Rng(1).generator()),
-    )
-    one, shift, two, last = (p.detach().double().numpy() for p in identifier.parameters())
-    hidden = np.einsum("hd,ndxy->nhxy", one[..., 0, 0], z) + shift[:, None, None]
-    wanted = np.einsum("oh,nhxy->noxy", two[..., 0, 0], hidden.clip(0)) + last[:, None, None]
-    np.testing.assert_allclose(identifier(z).detach(), wanted, atol=1e-5)
 
 
 def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):

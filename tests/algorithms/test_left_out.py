@@ -16,7 +16,6 @@ ASKED = {
     "desa": ("anchors", 1),
     "fedad": ("teach", 1),
     "fediod": ("introduce", 1),
-    "fediod task_kind=segmentation pretrain_steps=1": ("introduce", 1),
     "fedmd tested=clients": ("send_model", 1),
     "fedmix": ("averages", 1),
     "flmrcm": ("encode", 0),
@@ -26,9 +25,7 @@ ASKED = {
 
 @pytest.fixture
 def spoilt(monkeypatch):
-    """A function that gives a subject, one of whose clients sends nothing when it is asked this
-    question, and its algorithm.
-    """
+    """A function of a name: a subject whose client sends nothing, and its algorithm."""
 
     def spoil(name):
         subject, (question, who) = SUBJECTS[name], ASKED[name]

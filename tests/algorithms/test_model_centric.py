@@ -1,6 +1,4 @@
-"""FedAvg, FedProx, FedAvgM, centralized and standalone training against closed forms; what all
-methods have in common that are FedAvg with another objective.
-"""
+"""Methods that are FedAvg with another objective or average, against closed forms."""
 
 import attrs
 import pytest
@@ -76,9 +74,7 @@ def test_centralized_training_is_on_the_data_of_all(task):
 
 
 def test_server_momentum_in_closed_form(task):
-    """With uploads that always lie d below the model: v_1 = d, v_2 = (1 + beta) d, w_2 = w_0 - lr
-    (v_1 + v_2).
-    """
+    """Uploads lie d below the model: v_1 = d, v_2 = (1 + beta) d, w_2 = w_0 - lr (v_1 + v_2)."""
     beta, lr, d = 0.9, 0.5, 0.125
     momentum = algorithms.create("fedavgm", {"server_momentum": beta, "server_lr": lr})
     start = state = momentum.initialise(task, Rng(0))

@@ -40,9 +40,7 @@ def run(request, task):
 
 
 def test_one_upload_of_pixels_and_labels(run, clients):
-    """One byte a pixel and channel, one a label; so many images of every class that a client
-    holds, or for random selection all clients together.
-    """
+    """One byte a pixel and channel, one a label; random selection counts all clients together."""
     name, (first, second) = run
     up, held = first.ledger.total("up"), sum(int((c.class_counts > 0).sum()) for c in clients)
     number = 2 * (10 if name == "random_selection" else held)

@@ -44,9 +44,7 @@ def taken(monkeypatch, run, task):
 
 @pytest.mark.parametrize(("stacked", "order"), [(True, "stored"), (False, "by_class")])
 def test_batches_are_those_of_the_authors_loader(monkeypatch, task, stacked, order):
-    """A loader that does not shuffle, over images in some order, whose iterator goes on from round to
-    round and begins again where it is at its end.
-    """
+    """A loader that does not shuffle, whose iterator goes on from round to round."""
     if not stacked:
         monkeypatch.setattr(fedavg, "clients_at_once", lambda *_: 1)
     run = attrs.evolve(RUN, active=4, settings=RUN.settings | {"order": order})

@@ -1,6 +1,4 @@
-"""What the papers say, and what the authors' code has instead; FedIOD, FedVCK and GDD-FL have tests of
-their own.
-"""
+"""What the papers say, and what the authors' code has instead."""
 
 import pytest
 

@@ -1,6 +1,4 @@
-"""Random selection: a fair draw from the union of the clients' data, and what crosses the
-network.
-"""
+"""Random selection: a fair draw from the union of the clients' data."""
 
 import torch
 
@@ -14,9 +12,7 @@ TINY = on_digits("random_selection", clients=4)
 
 
 def test_quotas_are_a_draw_without_replacement_from_all():
-    """The multivariate hypergeometric distribution: its mean n K_i / N and variance n K_i/N (1 -
-    K_i/N) (N-n)/(N-1).
-    """
+    """Hypergeometric: mean n K_i / N and variance n K_i/N (1 - K_i/N) (N-n)/(N-1)."""
     counts, images = torch.tensor([[30, 2], [10, 0], [0, 1], [20, 0]]), 12
     drawn = torch.stack([quotas(counts, images, Rng(seed)) for seed in range(2000)]).double()
     assert (drawn[..., 0].sum(1) == 12).all() and (drawn <= counts).all()

@@ -1,6 +1,4 @@
-"""SCAFFOLD: Algorithm 1 in float64 NumPy on a quadratic of known answer, and what sets it apart from
-FedAvg.
-"""
+"""SCAFFOLD: Algorithm 1 in float64 NumPy, and what sets it apart from FedAvg."""
 
 import attrs
 import numpy as np

@@ -27,9 +27,7 @@ from tests.algorithms.subjects import SEED, Subject, crowd, task
 
 
 def contents(thing: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Tensors and plain values in states, messages and clients (but not their memories), by
-    name.
-    """
+    """Named tensors and plain values in states, messages and clients, but not in their memories."""
     if isinstance(thing, (State, Message)):
         yield from contents(thing.tensors, f"{at}tensors/")
         yield from contents(thing.meta, f"{at}meta/")
@@ -128,9 +126,7 @@ def _guard(algorithm: Algorithm, name: str, seen: Watched) -> None:
 
 
 def _watch_calls(algorithm: Algorithm, subject: Subject, seen: Watched) -> None:
-    """Note what comes to clients along with a call; ask each by itself, before it answers among the
-    others.
-    """
+    """Note what comes to clients; ask each by itself before it answers among the others."""
     plain = algorithm.at_clients
 
     def by_itself(call: str, client: Client, messages: Any, rng: Any, form: Any) -> Message:

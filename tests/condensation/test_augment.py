@@ -156,9 +156,7 @@ def test_parameters_fill_their_ranges():
 
 
 def test_two_batches_with_one_draw_are_transformed_alike():
-    """In any place of any batch; a siamese draw depends on the stream only. Memory format and
-    precision stay.
-    """
+    """In any place of any batch; a siamese draw depends on the stream only."""
     a, draws = pictures(6).contiguous(memory_format=torch.channels_last), drawn(ALL, 30)
     index, order = torch.tensor([4, 0, 29, 7, 7, 12]), torch.tensor([3, 5, 0, 2, 1, 4])
     together = augment(a, draws, index)

@@ -182,14 +182,6 @@ def test_a_client_extracts_the_same_alone_and_in_company(monkeypatch, inner_step
         assert not torch.equal(mine, one.knowledge)
 
 
-def test_without_iterations_the_knowledge_stays_as_it_is():
-    problems = [problem(0), problem(1, knowledge=3)]
-    none = attrs.evolve(SHORT, iterations=0)
-    kept, losses = extract(lenet(dtype=torch.float32), problems, none, prepare)
-    assert losses.shape == (0, 2)
-    assert all(torch.equal(a, b.knowledge) for a, b in zip(kept, problems, strict=True))
-
-
 def test_an_image_that_stands_twice_in_a_batch_moves_by_both_gradients():
     """As in the loss in which all four images of an inner batch are the same image."""
     model, one = lenet(), problem(4, real=3, knowledge=1)

@@ -165,24 +165,6 @@ def test_three_steps_of_condensation_in_float64(options):
     assert (images - noise()).abs().max() > 0.01
 
 
-def test_condensed_images_are_augmented_as_the_real_ones():
-    """The gradient goes through the augmentation that the real batch of the group had."""
-    objective = make(LatentEncoder(network("none")), augmentation=AUGMENTATION, image_momentum=0.0)
-    images, trace = condense(objective, noise(), GROUP)
-    drawn, rows, real = objective.augmentation(0), objective.rows("batch", 0), objective.real
-    start = noise().requires_grad_()
-    losses = []
-    for g in range(4):
-        batch, mine = rows[g], g == GROUP
-        shown = augment(prepare(real.images[batch]), drawn, torch.full((len(batch),), g))
-        made = augment(start[mine], drawn, torch.full((int(mine.sum()),), g))
-        means = [objective.encoder.model.embed(one).mean(0) for one in (shown, made)]
-        losses.append((means[0] - means[1]).square().sum())
-    (slope,) = torch.autograd.grad(sum(losses), start)
-    torch.testing.assert_close(trace[0], torch.stack(losses).detach(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(images, noise() - 0.5 * slope, rtol=1e-4, atol=1e-5)
-
-
 # --- clients by themselves
 
 
@@ -323,9 +305,7 @@ def test_sliding_batches_share_all_images_but_one():
 
 @pytest.mark.parametrize("kind", ["sgd", "scaled", "adam"])
 def test_two_steps_with_momentum(kind):
-    """Adam: m = (1 - b) g / (1 - b) and v = g^2 at first, so that the step is the sign of g; then
-    with g' = g to within the curvature of a tiny step the same again. SGD: g, then (1 + b) g.
-    """
+    """Adam's step is the sign of g, and again for the same g; SGD goes g, then (1 + b) g."""
     changes = {"image_lr": 1e-3, "image_optimiser": kind, "estimator": "expectation"}
     plain = make(iterations=1, image_lr=1.0, estimator="expectation")
     gradient = noise() - condense(plain, noise(), GROUP)[0]

@@ -127,10 +127,7 @@ def distance_of(net, one, group, rows, drawn, images):
 
 @pytest.mark.parametrize("augmentation", ["none", AUGMENTATION])
 def test_two_iterations_of_two_matches_by_hand(augmentation):
-    """theta ~ P, one batch per class, S - eta grad D, three steps of training on all images of the
-    client, a second match; with plain autograd, client by client and group by group. Real and
-    condensed images of a group have the same augmentation, each step of training another.
-    """
+    """By autograd, client by client and group by group, from theta ~ P in each iteration."""
     options = {"iterations": 2, "matches": 2, "network_steps": 3, "network_lr": 0.1}
     one = problem(augmentation=augmentation, image_lr=0.2, **options)
     images, trace = match_gradients(one, start())

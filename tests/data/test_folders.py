@@ -8,7 +8,6 @@ from PIL import Image
 from core import data
 from core.data.folders import USUAL
 from core.files import Busy, alone
-from lab.__main__ import main
 from tests.data.layouts import png
 from tests.sentences import refused
 
@@ -127,13 +126,3 @@ def test_two_processes_do_not_write_one_file(tmp_path):
     folder = painted(tmp_path / "fine", GREY)
     with alone(tmp_path / ".my_set.npz.lock", "it"), pytest.raises(Busy, match=r"my_set\.npz"):
         data.convert("my_set", folder, tmp_path)
-
-
-def test_the_command_says_what_it_made(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
-    folder = painted(tmp_path / "in", np.zeros((10, 12), np.uint8))
-    for said in ("my_set.npz\n", "my_set.npz (in the place of the one before)\n"):
-        assert main(["data", "convert", "my_set", str(folder), "--size", "8"]) == 0
-        out = capsys.readouterr().out
-        assert out.endswith(said) and "train: cat 2, dog 2" in out and "resized: 8 of 8" in out
-    assert main(["data", "list", "--size", "8"]) == 2

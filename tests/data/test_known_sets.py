@@ -19,8 +19,12 @@ from core.data.vision import IMAGENETTE
 from tests.data import layouts
 from tests.sentences import refused
 
-datasets = pytest.importorskip("torchvision.datasets")
 MEDMNIST = [name for name, source in SOURCES.items() if source.read == "medmnist"]
+
+
+@pytest.fixture
+def datasets():
+    return pytest.importorskip("torchvision.datasets")
 
 
 def test_digits_are_those_of_scikit_learn_split_by_class():
@@ -61,7 +65,9 @@ def test_the_names_are_medmnists_and_an_official_file_is_silent(tmp_path, monkey
     refused("needs the package medmnist", get, "pathmnist", tmp_path)
 
 
-def test_cifar10_is_read_as_torchvision_does_from_old_and_new_batches(tmp_path, monkeypatch):
+def test_cifar10_is_read_as_torchvision_does_from_old_and_new_batches(
+    tmp_path, monkeypatch, datasets
+):
     wrote = layouts.cifar10(tmp_path)
     folder = tmp_path / "cifar-10-batches-py"
     table = {"data": wrote["test_batch"].reshape(4, -1), "labels": [7, 0, 9, 255 % 10]}
@@ -103,7 +109,7 @@ def test_cifar100_fine_and_coarse_from_batches_or_npz(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["MNIST", "KMNIST"])
-def test_idx_sets_agree_with_torchvision(tmp_path, kind):
+def test_idx_sets_agree_with_torchvision(tmp_path, kind, datasets):
     layouts.mnist(tmp_path, kind)
     theirs = getattr(datasets, kind)(tmp_path, train=True)
     data = load(kind.lower(), tmp_path)
@@ -112,7 +118,7 @@ def test_idx_sets_agree_with_torchvision(tmp_path, kind):
     assert kind == "MNIST" or list(data.classes) == list(theirs.classes)
 
 
-def test_svhn_is_torchvisions_once_its_sum_is_right(tmp_path, monkeypatch):
+def test_svhn_is_torchvisions_once_its_sum_is_right(tmp_path, monkeypatch, datasets):
     wrote = layouts.svhn(tmp_path)
     words = r"train_32x32\.mat cannot be read as a file of SVHN .*corrupted"
     refused(words, load, "svhn", tmp_path)
@@ -179,15 +185,6 @@ def test_skin_at_half_its_size_and_melanoma_or_not(tmp_path, skin):
     layouts.npz(tmp_path / "ham10000_64.npz", 64, 3, labels=2, classes=np.array(["cat", "dog"]))
     words = r"ham10000_64\.npz has no class 'mel'; it has: cat, dog"
     refused(words, load, "ham10000_melanoma", tmp_path)
-
-
-@pytest.mark.parametrize("name", ["cifar10", "crc_cells"])
-def test_sets_from_npz(tmp_path, name):
-    size = SOURCES[name].sizes[0]
-    layouts.npz(tmp_path / f"{name}.npz", size, 3, labels=10, train_centre=np.arange(12))
-    data = load(name, tmp_path)
-    assert (data.num_classes, data.name) == (10, name)
-    assert data.train.centre.tolist() == [*range(12)]
 
 
 def test_medical_sets_have_the_sizes_that_fedvck_reports():

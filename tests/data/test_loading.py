@@ -67,28 +67,17 @@ def test_normalise_is_the_closed_form():
 
 
 def test_fingerprint_is_sha256_of_arrays_shapes_and_dtypes(tmp_path):
-    layouts.npz(tmp_path / "a.npz", val_images=None, val_labels=None)
+    """With centres and places in the official file, where there are some."""
+    numbers = np.arange(12)
+    layouts.npz(tmp_path / "a.npz", train_centre=numbers % 2, train_index=numbers)
     data, digest = load("a", tmp_path), hashlib.sha256()
     for part in (data.train, data.val, data.test):
-        for kind, tensor in (("uint8", part.images), ("int64", part.labels)):
+        arrays = [("uint8", part.images), ("int64", part.labels)]
+        arrays += [("int64", one) for one in (part.centre, part.index) if one is not None]
+        for kind, tensor in arrays:
             digest.update(f"torch.{kind}{tuple(tensor.shape)};".encode() + tensor.numpy().tobytes())
-        digest.update(b"none;")
+        digest.update(b"none;" if part.centre is None else b"")
     assert data.fingerprint == digest.hexdigest()
-
-
-@pytest.mark.parametrize(
-    "change", ["test_images", "val_labels", "train_centre", "train_index", "order"]
-)
-def test_fingerprint_tells_changes(tmp_path, change):
-    numbers = np.arange(12)
-    plain = layouts.npz(tmp_path / "a.npz", train_centre=numbers % 2, train_index=numbers)
-    other = {key: value.copy() for key, value in plain.items()}
-    if change == "order":
-        other["train_images"] = other["train_images"][::-1]
-    else:
-        other[change].flat[0] ^= 1
-    np.savez(tmp_path / "b.npz", **other)
-    assert load("a", tmp_path).fingerprint != load("b", tmp_path).fingerprint
 
 
 def test_root_comes_from_the_environment(tmp_path, monkeypatch):
@@ -118,16 +107,8 @@ def test_available_says_what_is_there_and_what_is_no_data_set(tmp_path, monkeypa
     present = {"digits", "nuclei_drawn", "mri_drawn", "mine", "pathmnist"}
     assert {row.name for row in rows if row.present} == present
     own = {row.name: row for row in rows if not row.sizes}
-    none = {
-        "later.npz",
-        "other.npz",
-        "broken.npz",
-        "odd name.npz",
-        "pipe.npz",
-        "zero.npz",
-        "digits.npz",
-    }
-    assert {name for name in own if not own[name].present} == none
+    none = {f"{name}.npz" for name in ("later", "other", "broken", "odd name", "pipe", "zero")}
+    assert {name for name in own if not own[name].present} == none | {"digits.npz"}
     assert "known here; rename your file" in own["digits.npz"].how_to_get
     refused("digits is a data set that is known here; rename", load, "digits", tmp_path)
     known = {row.name: row for row in rows if row.sizes}

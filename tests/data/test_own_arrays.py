@@ -5,9 +5,6 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from core.data import Dataset, Split, load, partition
 from tests.data import layouts
@@ -74,21 +71,6 @@ def test_clients_may_have_names_in_several_parts():
     assert [len(part) for part in partition.natural(found.train.centre)] == [4, 4, 4]
     numbered = Dataset.from_arrays(pair(), pair(), clients=NUMBERS)
     assert numbered.train.centre.tolist() == NUMBERS.tolist()
-
-
-@given(
-    hnp.arrays(np.uint8, st.tuples(st.integers(2, 6), st.integers(1, 5), st.integers(1, 5))),
-    st.data(),
-)
-def test_any_grey_images_keep_their_order_and_labels(pixels, draws):
-    labels = draws.draw(st.permutations(["x", "y"] * 3))[: len(pixels)]
-    if len(set(labels)) < 2:
-        return
-    found = Dataset.from_arrays((pixels, labels), (pixels, labels))
-    assert [found.classes[k] for k in found.train.labels] == labels
-    assert len(found.train.images) == len(pixels)
-    if pixels.shape[1] == pixels.shape[2]:
-        assert np.array_equal(found.train.images[:, 0], pixels)
 
 
 composed, split_up = (unicodedata.normalize(form, "é") for form in ("NFC", "NFD"))

@@ -109,9 +109,7 @@ def test_the_global_parameters_are_tested_with_the_clients_own_statistics(task, 
 
 @pytest.mark.parametrize(("name", "more"), BY_CLIENTS)
 def test_a_test_is_no_part_of_the_method(task, watched, name, more):
-    """Batch norm trains with the statistics of a batch, so the parameters and the traffic are those of
-    a run that the server tests, bit for bit; the running statistics are not.
-    """
+    """Training sees a batch's statistics: only running ones differ from a server's test."""
     run = attrs.evolve(TINY, algorithm=name, settings=TINY.settings | more, tested_by="server")
     plain, (own, _) = list(rounds(run, task=task)), watched[name]
     assert [(r.up, r.down) for r in own] == [(r.up, r.down) for r in plain]

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from monai.metrics import SSIMMetric
 from scipy.spatial import cKDTree
 
 from core import metrics
@@ -111,6 +110,8 @@ def test_objects_are_told_apart_by_their_rims():
 
 def test_similarity_as_another_library_has_it():
     """MONAI's, with the same Gaussian window of 11 pixels."""
+    from monai.metrics import SSIMMetric  # takes a second
+
     draws = np.random.default_rng(0)
     truth = draws.random((24, 24))
     # little contrast, so that what steadies the ratio of variances counts

@@ -1,6 +1,4 @@
-"""How the pages are written: words of the field, few numbers in a sentence, code that is seen. The limits
-are near what the pages have, and only fall.
-"""
+"""How the pages are written. The limits are near what the pages have, and only fall."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The built package, installed where there is no repository: tables, runs and notebooks work, and records lie
-where the user is.
-"""
+"""The built package, installed where there is no repository; records lie where the user is."""
 
 import shutil
 import site

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from core.privacy.audit import audited_epsilon, gaussian_epsilon, least_distance
 from core.privacy.differential import clip_and_noise, noise_multiplier, spent_epsilon
 from core.rng import Rng
 
-pytest.importorskip("opacus.accountants")
+pytestmark = pytest.mark.skipif(not find_spec("opacus"), reason="needs opacus")
 DELTA, NORM, ROWS, RELEASES = 1e-5, 2.0, 4, 3
 
 

@@ -120,15 +120,6 @@ def test_no_neighbour_moves_a_release_further_than_its_sensitivity():
     assert float(noise.std()) == pytest.approx(math.sqrt(2 * 8), rel=0.02)
 
 
-def test_shared_noise_adds_up_to_the_whole():
-    """Twenty clients with a twentieth of the variance each."""
-    votes = torch.zeros(50, 1000, dtype=torch.float64)
-    parts = [noisy_votes(votes, 2.0, generator("share", k), sharers=20) for k in range(20)]
-    whole = 2.0 * math.sqrt(2 * 50)
-    assert float(sum(parts).std()) == pytest.approx(whole, rel=0.02)
-    assert float(parts[0].std()) == pytest.approx(whole / math.sqrt(20), rel=0.02)
-
-
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     refused("pip install opacus", spent_epsilon, 1.0, 0.1, 10, DELTA)

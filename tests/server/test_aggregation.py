@@ -57,9 +57,7 @@ def test_the_median_and_the_trimmed_mean_of_each_number(clients):
 
 
 def test_clipping_shortens_long_updates_to_the_median_one():
-    """Three updates of lengths 1, 2 and 100 in orthogonal directions: the last comes down to 2;
-    then their mean by samples. All tensors of an upload together, from zero where there is no start.
-    """
+    """Of lengths 1, 2 and 100 the last comes down to 2; all tensors of an upload together."""
     start = {"w": torch.tensor([5.0, 5.0, 5.0], dtype=torch.float64)}
     moves = torch.diag(torch.tensor([1.0, 2.0, 100.0], dtype=torch.float64))
     uploads = [{"w": start["w"] + move} for move in moves]

@@ -49,15 +49,6 @@ def test_low_precision_logits_are_averaged_in_float32():
     assert prototypes.item() == pytest.approx(1.001, abs=1e-6)
 
 
-def test_negatives_by_hand():
-    prototypes = torch.tensor([[9.0, 1, 3, 2], [4, 0, 5, 6], [7, 7, 7, 7], [1, 2, 3, -4]])
-    assert hard_negatives(prototypes, 2).tolist() == [[2, 3], [3, 2], [0, 1], [2, 1]]
-    # of all classes 0 finds itself; with the others it takes the place of the second one
-    forced = hard_negatives(prototypes, 2, own="forced").tolist()
-    assert [set(row) for row in forced] == [{0, 2}, {1, 3}, {2, 0}, {3, 2}]
-    assert hard_negatives(torch.zeros(1, 1), 3).shape == (1, 0)
-
-
 @given(
     arrays.arrays(np.float32, (4, 4), elements=st.integers(-2, 2)),
     st.integers(1, 5),

@@ -160,10 +160,7 @@ def test_bytes_are_prepared_batch_by_batch_and_networks_run_in_the_context():
 
 @pytest.mark.parametrize("contrastive", [False, True])
 def test_the_released_step_written_out(contrastive):
-    """Ten full batches of the released server by hand: both passes in train mode, plain images
-    first, so that both move the running statistics; cross-entropy of the second, contrast of the
-    first, Adam for the projector with gradients that add up.
-    """
+    """Ten full batches: both passes in train mode, plain images first; Adam's slopes add up."""
     draw, rate, tau, steps = torch.Generator().manual_seed(0), 0.05, 0.5, 10
     labels = torch.tensor([0, 1, 2, 0, 1, 2, 0])
     images = torch.randn(7, 1, 8, 8, generator=draw, dtype=torch.float64)
@@ -281,9 +278,7 @@ def summed_rates(plan, **more):
 @pytest.mark.parametrize("falling", [False, True])
 @pytest.mark.parametrize("decay", [1.0, 0.1])
 def test_every_epoch_has_its_rate(falling, decay):
-    """Two batches an epoch (of 2 and of 1), four epochs, the second half at the decayed rate; two whole
-    epochs hold three steps.
-    """
+    """Batches of 2 and of 1 in four epochs, the second half at the decayed rate."""
     plan = attrs.evolve(PLAN, decay=decay)
     shares = [cosine(1, 0.01, e, 4) if falling else 1.0 for e in range(4)]
     total = sum(2 * 0.5 * share * (decay if e >= 2 else 1) for e, share in enumerate(shares))
