@@ -15,8 +15,7 @@ from lab.report.figures import condensed_images, image_rows, show
 from lab.report.frames import metrics_frame, table_frame
 from lab.report.intervals import expected_verdicts
 from lab.report.listing import source
-from lab.report.status import progress
-from lab.report.tables import table
+from lab.report.tables import progress, table
 from lab.report.tallies import by_paper, directions, orders
 
 __all__ = [

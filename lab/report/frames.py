@@ -185,14 +185,9 @@ def best_evidence(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]
 def _row(cell: Cell, found: Judgement, runs: Sequence[Record]) -> dict[str, Any]:
     printed, runs = cell.published, runs if found.seeds else []
     notes = [text for text in (printed.note if printed else "", cell.note) if text]
+    names = ("paper", "table", "row", "column", "metric", "unit", "better")
     return {
-        "paper": cell.paper,
-        "table": cell.table,
-        "row": cell.row,
-        "column": cell.column,
-        "metric": cell.metric,
-        "unit": cell.unit,
-        "better": cell.better,
+        **{name: getattr(cell, name) for name in names},
         "printed": printed.value if printed else None,
         "printed_std": printed.std if printed else None,
         "printed_text": printed.text if printed else "",
@@ -204,9 +199,7 @@ def _row(cell: Cell, found: Judgement, runs: Sequence[Record]) -> dict[str, Any]
         "wanted": len(cell.experiments),
         "codes": len({run.code for run in runs}),
         "reckoned": AND.join(sorted({_reckoned(run) for run in runs})),
-        "difference": found.difference,
-        "verdict": found.verdict,
-        "reason": found.reason,
+        **{name: getattr(found, name) for name in ("difference", "verdict", "reason")},
         "stand_in": cell.stand_in or "",
         "command": "" if cell.not_testable else cell.command(),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -92,15 +93,12 @@ class Run:
         """A row for every round: accuracy in percent (missing where it was not tested), and MB of 2^20 bytes
         that all clients sent up and were sent down.
         """
-        rows = {
-            result.round: {
-                "accuracy (%)": 100 * result.metrics.get("accuracy", float("nan")),
-                "up (MB)": result.up / MB,
-                "down (MB)": result.down / MB,
-            }
-            for result in self.results
-        }
-        return pd.DataFrame(rows).T.rename_axis("round")
+        rows = [
+            (one.round, 100 * one.metrics.get("accuracy", math.nan), one.up / MB, one.down / MB)
+            for one in self.results
+        ]
+        names = ["round", "accuracy (%)", "up (MB)", "down (MB)"]
+        return pd.DataFrame(rows, columns=names).set_index("round")
 
 
 class Lesson:

@@ -10,14 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from core.errors import unknown
-from lab import Record
+from lab import Record, TableSpec, records
 from lab.importing import beside_the_book, records_below
 from lab.profiles import Profile
 from lab.report import style
 from lab.report.frames import AND, BEST_FIRST, evidence_frame, left_out, table_frame
 from lab.report.summary import summary_frame
-from lab.table import TableSpec
+from lab.report.verdict import VERDICTS
 
 #: columns of a grid that fit a page
 ACROSS = 4
@@ -44,7 +43,7 @@ def table(
         measured: also a folder, whose records count beside the book's.
         columns: the part of a wide table to show, in this order; rows without a cell there are left out.
 
-    Other arguments and errors as in `table_frame`; raises InputError for an unknown column as well.
+    Other arguments and errors as in `table_frame`.
     """
     if table is None:
         mine = [record for record in records_below(paper) if record.status == "complete"]
@@ -60,9 +59,6 @@ def table(
     title, names = heading(spec), columns or [column.name for column in spec.columns]
     if columns is not None:
         title += " (in part)"
-        for name in columns:
-            if name not in set(frame["column"]):
-                raise unknown("column of the table", name, set(frame["column"]))
         frame = frame[frame["column"].isin(columns)]
     others = frame[:0] if profile else left_out(frame, spec, measured)
     mixed = frame["profile"].where(frame["measured"].notna()).groupby(frame["column"])
@@ -100,6 +96,26 @@ def heading(spec: TableSpec) -> str:
         number = f"Figure {name.removeprefix('figure')}"
         return f"{number}: {spec.title.replace(f' ({number})', '')}"
     return f"Table {name}: {spec.title}" if name.isdigit() else spec.title
+
+
+def progress(paper: str | None = None, measured: Mapping[str, Record] | None = None) -> style.Html:
+    """A row per table of a paper or of all: its profile shown, its cells, how many are printed and measured,
+    and how many have each verdict. InputError for an unknown paper.
+    """
+    known, rows = records() if measured is None else measured, []
+    for spec in TableSpec.of_paper(paper) if paper else TableSpec.all():
+        frame = table_frame(spec.paper, spec.table, measured=known)
+        counts = frame["verdict"].value_counts().reindex(VERDICTS).dropna().astype(int)
+        row = {
+            "title": heading(spec),
+            "profile": ", ".join(frame["profile"].unique()),
+            "cells": len(frame),
+            "printed": frame["printed_text"].ne("").sum(),
+            "measured": frame["measured"].notna().sum(),
+            "verdicts": ", ".join(f"{count} {name}" for name, count in counts.items()),
+        }
+        rows.append(row if paper else {"paper": spec.paper} | row)
+    return style.sentences(pd.DataFrame(rows))
 
 
 def _grids(frame: pd.DataFrame, names: Sequence[str], title: str) -> str:

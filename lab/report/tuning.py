@@ -52,13 +52,9 @@ def tuning_frame(
     return frame.assign(chosen=frame.index.isin(best))
 
 
-def tuning_table(
-    measured: Mapping[str, Record] | None = None,
-    table: tuple[str, str] = TABLE,
-    profile: str = PROFILE,
-) -> pd.DataFrame:
-    """`tuning_frame` for a page: a line per try, settings as text, chosen ones marked."""
-    frame = tuning_frame(measured, table, profile)
+def tuning_table(*where: Any) -> pd.DataFrame:
+    """`tuning_frame` of these arguments for a page: a line per try, settings as text, chosen ones marked."""
+    frame = tuning_frame(*where)
     frame["settings"] = frame["settings"].map(_in_words)
     frame["method"] = frame.pop("algorithm").map(method_name)
     frame["chosen"] = frame["chosen"].map({True: "✓", False: ""})

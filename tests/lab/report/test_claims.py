@@ -152,16 +152,6 @@ def test_equal_methods_refute_a_claim_as_seldom_as_is_said():
     assert 0.005 < np.mean(found) < 0.06
 
 
-@pytest.mark.parametrize(
-    ("metric", "decides"), [("upload_mb_per_round", True), ("accuracy", False)]
-)
-def test_the_same_lead_in_all_seeds_decides_only_of_what_is_exact(metric, decides):
-    cells = (cell for spec in TableSpec.all() for cell in spec.cells("paper"))
-    cell = next(cell for cell in cells if cell.metric == metric)
-    ahead, behind = (Lead(cell, {"rival": (gap,) * 3}) for gap in (2.0, -2.0))
-    assert ahead.above(0) == behind.below(0) == refuted([behind]) == decides
-
-
 def test_a_rival_that_is_surely_ahead_counts_beside_one_that_is_further_ahead_but_unsure():
     behind = lead_by((-3.0, -2.9), (-9.0, 1.0))
     assert behind.below(0) and not behind.above(0) and not behind.above(-20)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lab import Record, TableSpec, queue, records
+from lab import Record, TableSpec, records
 from lab.__main__ import main
 from lab.report.evidence import comparison
 
@@ -98,20 +98,3 @@ def test_a_check_runs_in_a_folder_of_its_own_and_twice_gives_the_same(tmp_path, 
         assert ("from a check before" in out) == bool(again)
     (found,) = folder.glob("reference/*.json")
     assert Record.load(found).status == "complete"
-
-
-def test_what_a_run_takes_is_told_from_runs_on_a_cpu(cell, monkeypatch, capsys, tmp_path):
-    """Seconds of a GPU say nothing of those of one core."""
-    known = {}
-    for run, device, took in zip(cell.experiments, ("cpu", "cuda"), (1234.0, 1.0), strict=False):
-        environment = {"device": device, "threads": 1}
-        rounds = [row | {"seconds": {"clients": took / 5}} for row in of_seed(cell, 0).rounds[:5]]
-        one = attrs.evolve(of_seed(cell, 0), experiment=run, environment=environment, rounds=rounds)
-        known[run.id] = one
-    monkeypatch.setattr("lab.records", lambda: known)
-    monkeypatch.setattr(queue, "measure_anew", lambda one, *_: (known[one.id], tmp_path, True))
-    asked = ["check", cell.address, "--profile", "paper", "--seed", "0", "--out", str(tmp_path)]
-    assert main(asked) == 0
-    assert "a run of the book took 1,234 s of one core" in capsys.readouterr().out
-    known[cell.experiments[0].id].environment["device"] = "cuda"
-    assert main(asked) == 0 and "of one core" not in capsys.readouterr().out

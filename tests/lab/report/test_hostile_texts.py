@@ -9,19 +9,14 @@ import attrs
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 
 import lab
-from core.errors import InputError
 from lab import Experiment, Record, TableSpec
 from lab.report import (
-    claims,
     condensed_images,
     partition_plot,
-    results,
-    status,
     tables,
 )
 from lab.report.figures import to_html
@@ -116,37 +111,6 @@ def test_texts_of_a_table(spec):
         for what in ("title", "row", "other", "column", "stood in for", "printed"):
             assert evil(what) in page, what
         assert known or evil("reason") in page
-
-
-def test_texts_of_summaries(spec):
-    known = measured(spec)
-    pages = {
-        "title": [status.progress(measured=known)._repr_html_()],
-        "row": [
-            tables.table_frame("fedvck", 99, "laptop", known),
-            results.table_runs("fedvck", 99, measured=known),
-        ],
-        "kind": [results.bytes_by_kind({evil("name"): next(iter(known.values()))})],
-    }
-    for what, parts in pages.items():
-        for page in parts:
-            text = shown(page if isinstance(page, str) else page._repr_html_())
-            assert f"{what} <script>" in text  # pandas cuts what is longer
-
-
-@pytest.mark.parametrize("kind", ["test", "open", "not_testable", "print"])
-def test_texts_of_claims(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(claims, "CLAIMS", tmp_path)
-    detail = {"agrees": True, "because": evil("detail")} if kind == "print" else evil("detail")
-    one = {"claim": evil("claim"), "where": evil("where"), kind: detail, "page": "17_fedmk"}
-    path = tmp_path / "fedmk.yaml"
-    path.write_text(yaml.safe_dump({"claims": [one]}))
-    page = shown(claims.claims_table("fedmk")._repr_html_())
-    assert all(evil(what) in page for what in ("claim", "where", "detail"))
-    for place in ("javascript:alert(1)//", "//elsewhere", evil("page"), 3):
-        path.write_text(yaml.safe_dump({"claims": [one | {"page": place}]}))
-        with pytest.raises(InputError, match="claims, 1, page"):
-            claims.claims("fedmk")
 
 
 def test_names_of_classes_and_words_of_figures():
