@@ -52,7 +52,7 @@ def table(
       fedcon table fedvck/11 --records mine
     """
     from lab import TableSpec
-    from lab.report.frames import evidence_frame, table_frame
+    from lab.report.frames import evidence_frame
     from lab.report.verdict import MEANINGS
 
     paper, _, number = (name or "").partition("/")
@@ -62,10 +62,7 @@ def table(
         return
     known = _known(also)
     spec = TableSpec.find(paper, number)
-    if profile:
-        found = table_frame(paper, number, profile, known)
-    else:
-        found = evidence_frame(paper, number, known)
+    found = evidence_frame(paper, number, profile, known)
     print(spec.title)
     print(table_in_columns(found))
     for line in sorted(set(found.stand_in) - {""}):

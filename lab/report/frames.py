@@ -50,11 +50,17 @@ def table_frame(
 
 
 def evidence_frame(
-    paper: str, table: str | int, measured: Mapping[str, Record] | None = None
+    paper: str,
+    table: str | int,
+    profile: str | None = None,
+    measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
-    """`table_frame` with each cell at the best budget at which it is measured (`best_evidence`)."""
+    """`table_frame`, without a profile with each cell at the best budget at which it is measured
+    (`best_evidence`).
+    """
     known = records() if measured is None else measured
-    frame = _frame(best_evidence(TableSpec.find(paper, str(table)), known), known)
+    spec = TableSpec.find(paper, str(table))
+    frame = _frame(spec.cells(profile) if profile else best_evidence(spec, known), known)
     elsewhere = " (table " + frame["table"] + ")"
     frame["row"] += elsewhere.where(frame["table"] != str(table), "")
     return frame

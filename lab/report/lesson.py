@@ -156,13 +156,9 @@ class Lesson:
         given = {"profile": self.profile, "algorithm": self.algorithm, "settings": self.settings}
         return type(self)(**{**given, **self.fields, **changes}, own=self.own | own)
 
-    def everyone(self) -> list[Client]:
-        """All clients, with nothing in their memory."""
-        return list(lab.make_clients(self.experiment(), self.task))
-
     def members(self) -> list[Client]:
-        """Those that have data."""
-        return [client for client in self.everyone() if len(client)]
+        """The clients that have data, with nothing in their memory."""
+        return [one for one in lab.make_clients(self.experiment(), self.task) if len(one)]
 
     def run(
         self,
@@ -193,7 +189,8 @@ class Lesson:
 
     def partition_plot(self) -> Figure:
         """Who holds what, with all clients."""
-        labels = [client.labels.cpu() for client in self.everyone()]
+        clients = lab.make_clients(self.experiment(), self.task)
+        labels = [client.labels.cpu() for client in clients]
         parts = torch.arange(sum(map(len, labels))).split([len(one) for one in labels])
         return partition_plot(torch.cat(labels), parts, self.task.dataset.classes, title=self.title)
 

@@ -51,11 +51,7 @@ def table(
     if isinstance(measured, str | Path):
         measured = beside_the_book(measured)
     spec = TableSpec.find(paper, str(table))
-    frame = (
-        table_frame(paper, table, profile, measured)
-        if profile
-        else evidence_frame(paper, table, measured)
-    )
+    frame = evidence_frame(paper, table, profile, measured)
     title, names = heading(spec), columns or [column.name for column in spec.columns]
     if columns is not None:
         title += " (in part)"
