@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -64,7 +65,7 @@ def shareable() -> list[str]:
 
 
 def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
-    """Bytes, name, source and files of each set that is here and may be passed on."""
+    """Bytes in a pack, name, source and files of each set that is here and may be passed on."""
     seen = []
     for source in map(SOURCES.__getitem__, shareable()):
         for size in source.sizes:
@@ -74,7 +75,8 @@ def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
                 ]
                 files = sorted({path for path in below if path.is_file() and path.name[0] != "."})
                 here = all((folder / path).exists() for path in paths)
-                if files and here and files not in seen:
+                raw = sum(path.stat().st_size for path in files)
+                if files and here and files not in seen and raw < 50 * LIMIT:
                     seen.append(files)
-                    bytes_ = sum(path.stat().st_size for path in files)
-                    yield bytes_, source.title(size), source, files
+                    packed = sum(len(zlib.compress(path.read_bytes(), 1)) for path in files)
+                    yield packed, source.title(size), source, files
