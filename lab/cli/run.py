@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
 from collections import Counter
@@ -15,8 +16,7 @@ from typer import Option
 from core.checks import check_number
 from core.errors import InputError, listed
 from core.files import make_folder
-from lab.cli.app import Device, Only, Precision, Profile, Seeds, command
-from lab.cli.stated import SINGLE, option, stated_runs
+from lab.cli.app import Device, Only, Precision, Profile, Seeds, command, pairs, value_of
 
 Text: TypeAlias = str | None
 Number: TypeAlias = float | None
@@ -28,6 +28,11 @@ MINUTES = """With --pending: begin no round, and no shadow run of an attack, tha
 minutes (the first, of which no time is known, is begun); default: 60."""
 SHARE = "With --on ray: the share of a GPU that a run asks for; default: a whole one, where there are any."
 
+#: the options of one experiment
+SINGLE = (
+    *("algorithm", "dataset", "model", "alpha", "partition", "clients", "active", "rounds"),
+    *("set_", "model_set", "variant"),
+)
 #: the options of the queue
 QUEUE = ("minutes", "on", "gpus_per_run", "shard", "only")
 
@@ -90,10 +95,68 @@ def run(
         _measure(found.chosen(seed, free=out is not None), out, how, found)
 
 
+def option(name: str) -> str:
+    """How an option of this name is written."""
+    return "--" + name.strip("_").replace("_", "-")
+
+
 def _alone(mode: str, given: dict[str, Any]) -> None:
     """Raise InputError for an option that would have no effect beside `mode`."""
     if named := [option(name) for name, value in given.items() if value not in (None, [], ())]:
         raise InputError(f"{mode} says what to run; leave {', '.join(named)} out")
+
+
+def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | None:
+    """The partition that the options name."""
+    if partition is None and alpha is None:
+        return None
+    name, *rest = (partition or "dirichlet").split(",")
+    if name.endswith(".json") and not rest:
+        name, rest = "file", [f"file={name}"]
+    options = pairs(rest) | ({} if alpha is None else {"alpha": alpha})
+    file = options.get("file")
+    if isinstance(file, str) and Path(file).is_file():  # else it is below the data folder
+        options["file"] = str(Path(file).absolute())
+    return {"name": name, **options}
+
+
+def _settings(given: list[str]) -> list[dict[str, Any]]:
+    """What `--set` states, with each combination of values that commas separate."""
+    values = {
+        name: [value_of(name, one.strip()) for one in value.split(",")]
+        if isinstance(value, str)
+        else [value]
+        for name, value in pairs(given).items()
+    }
+    return [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
+
+
+def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
+    """The experiments that the options state, for each setting and seed."""
+    from core.data import load
+    from core.data.partition import natural
+    from lab.profiles import apply
+
+    stated = {name: value for name, value in single.items() if value is not None}
+    if not stated.get("algorithm"):
+        raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
+    sweep = _settings(stated.pop("set_", []))
+    found = {
+        "model_options": pairs(stated.pop("model_set", [])),
+        "partition": _partition(stated.pop("partition", None), stated.pop("alpha", None)),
+    }
+    stated |= {name: value for name, value in found.items() if value}
+    if found["partition"] == {"name": "natural"} and "dataset" in stated:
+        # as many clients as there are institutions
+        stated.setdefault("clients", len(natural(load(stated["dataset"]).train.centre)))
+    runs = [
+        apply(profile, stated | ({"settings": settings} if settings else {}) | {"seed": seed})
+        for settings in sweep
+        for seed in dict.fromkeys(seeds or [0])
+    ]
+    for run in runs:  # a value that is wrong is said before the first of them begins
+        run.new_algorithm()
+    return runs
 
 
 def _run_queue(

@@ -14,7 +14,7 @@ import lab
 from core.errors import InputError
 from lab import TableSpec, queue, records
 from lab.__main__ import main
-from lab.cli.stated import stated_runs
+from lab.cli.run import stated_runs
 from lab.record import REPOSITORY
 from lab.report import notebooks, table_frame
 from tests.data import layouts

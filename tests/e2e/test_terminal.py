@@ -19,8 +19,6 @@ from tests.e2e.mistakes import QUICK, run_with
 
 pytestmark = [pytest.mark.usefixtures("data_root"), pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
-
-
 COMMAND = [sys.executable, "-m", "lab"]
 
 

@@ -61,11 +61,8 @@ def test_the_queue_of_a_table_or_a_cell_as_it_is_shown_or_typed(only, address, q
     cells = [f"{cell.lower()}/" for one in some for cell in one.cells]
     assert all(cell.startswith(f"{address}/") for cell in cells)
     assert some == queue.pending("quick", tmp_path, address)
-
-
-def test_the_queue_of_an_algorithm(tmp_path):
-    some = queue.pending("quick", tmp_path, "feddm")
-    assert {item.experiment.algorithm for item in some} == {"feddm"}
+    of_one = queue.pending("quick", tmp_path, "feddm")
+    assert {item.experiment.algorithm for item in of_one} == {"feddm"}
 
 
 def test_a_table_is_run_at_the_profiles_that_it_names(tmp_path):
