@@ -59,7 +59,8 @@ run --cell fedvck/3/fedavgg/pathmnist -> fedvck/3
 run --cell fedvck -> PAPER/TABLE/ROW/COLUMN
 run --pending --seed 1 -> --seed
 run --pending --gpus-per-run 0.5 -> --on ray
-run --pending --profile quick table fedvock/3 -> fedvck
+run --pending --profile quick --out FILE/x -> --out FILE/x cannot be written
+table fedvock/3 -> fedvck
 table fedvck/99 -> 99
 table fedmk/1/FedAvg/mnist-0.5 -> no table of fedmk
 table fedvck/3 --profile huge -> laptop
