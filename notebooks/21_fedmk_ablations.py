@@ -144,7 +144,7 @@ lead = leads("fedmk", "figure4", "FedMK", profile=best).dropna(subset="value")
 name = lead["name"] + ", over " + lead["rival"]
 show(dots(lead.assign(name=name), "points"))
 
-# %%
+# %% tags=["hide-output"]
 table("fedmk", "figure4", best)
 
 # %% [markdown]

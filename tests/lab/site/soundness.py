@@ -63,13 +63,13 @@ def undescribed(page: Path) -> list[str]:
 
 
 def stated(site: Path, name: str) -> list[dict[str, str]]:
-    """The measured lines of a page's lists of cells, by the names of their columns."""
+    """The measured lines of a page's lists of cells that a command runs, by the names of their columns."""
     text, found = (site / f"{name}.html").read_text(encoding="utf-8"), []
     for table in (one for one in _TABLE.findall(text) if "run --cell" in one):
         lines = BeautifulSoup(table, "html.parser").find_all("tr")
         heads, *rows = [[cell.text for cell in line.find_all(["th", "td"])] for line in lines]
         found += [dict(zip(heads, row, strict=True)) for row in rows]
-    return [row for row in found if row.get("measured")]
+    return [row for row in found if row.get("measured") and row["command"]]
 
 
 def broken_links(site: Path, page: Path) -> list[str]:
