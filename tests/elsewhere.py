@@ -1,10 +1,8 @@
 """A second device where there is none: its tensors live on the CPU and are marked as being on `cuda`.
 
-`Elsewhere` is a pair of PyTorch modes. The one for functions answers what code asks of a tensor's
-place, and turns requests for `cuda` into tensors that are marked. The one for operations sees what
-is really computed, below `vmap` and `grad` and in backward passes: it refuses to mix places, as CUDA
-does, and it notes where the host waits for a result. All values are those of the CPU, so a run goes
-through as any other does.
+`Elsewhere` answers what code asks of a tensor's place, and makes tensors for `cuda` marked ones. What is
+really computed, also below `vmap` and `grad` and in backward passes, goes through `_Operations`: it refuses
+to mix places, as CUDA does, and notes where the host waits. All values are those of the CPU.
 """
 
 from __future__ import annotations

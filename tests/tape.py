@@ -1,8 +1,6 @@
 """What stands in for a CUDA graph: operations that are noted and undone, and done again on request.
 
-As on a GPU, a recording changes nothing, holds the tensors and numbers that it saw, and refuses what
-waits for the device or takes something from the host. It draws on from a generator at each replay,
-if it was told of it.
+It changes nothing, and refuses what waits for the device or takes something from the host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Every algorithm on a device that is not there: nothing is on the wrong one, no loop waits, and a step of
-training that is recorded once and replayed does what steps from Python do.
-"""
+"""Every algorithm on what stands in for a GPU: no loop waits, replayed steps do the same."""
 
 import attrs
 import pytest

@@ -1,8 +1,4 @@
-"""What every algorithm promises, whatever it learns.
-
-A promise is a function of a `Subject`, an algorithm with tiny settings; it raises AssertionError
-where it is broken. Most of them read what one watched run left behind.
-"""
+"""What every algorithm promises: functions of a `Subject` that raise AssertionError."""
 
 from __future__ import annotations
 
@@ -144,12 +140,7 @@ def hard_clients_are_served(subject: Subject) -> None:
 
 
 def alone_equals_batched(subject: Subject) -> None:
-    """A client answers each call the same by itself and in one program with others, and in whatever
-    order.
-
-    8-bit images within one grey level, and nearly all equal; the rest as close as sums of float32
-    in another order are.
-    """
+    """By itself or among others, in whatever order; 8-bit images within one grey level."""
     pairs = watch(subject).alone
     assert pairs or not subject.kind.remote_calls
     for id_, batched, alone in pairs:
@@ -186,10 +177,7 @@ def bytes_are_those_of_the_tensors(subject: Subject) -> None:
 
 
 def nothing_private_is_sent(subject: Subject) -> None:
-    """No message down holds what only a client's memory held; no image of a client goes up.
-
-    Condensed images that start from real ones may still be near them: nothing is said of those.
-    """
+    """No memory goes down, no image up; condensed images that start from real ones may be near."""
     from_real = getattr(subject.settings, "init", "noise") != "noise"
     if subject.name not in SEND_IMAGES and not from_real:
         assert not watch(subject).leaked

@@ -119,9 +119,7 @@ def objective(
 def check_gradients(
     before: Sides, after: Sides, settings: Settings, answering: Sides | None = None
 ) -> None:
-    """Compare the gradients that arrived in a step at G, S and D_k with those of the objective at the
-    networks before it; `answering` has the D_k that answered, where these are others.
-    """
+    """Compare gradients that arrived at G, S and D_k (or at `answering`) with the objective's."""
 
     def judges(side: ClientsHere) -> list[nn.Parameter]:
         return [parameter for judge in side.judges for parameter in judge.parameters()]

@@ -152,9 +152,7 @@ def task(learns: str = "classification") -> Task:
 
 
 def on_a_gpu(learns: str, *parts: slice) -> tuple[Task, list[Client]]:
-    """The task with a few images to test on and a client for each part of the training images, on what
-    `tests.elsewhere` makes of `cuda`.
-    """
+    """The task with few test images and a client for each part, on what stands in for `cuda`."""
     here = task(learns)
     few = here.dataset.test.rows(torch.arange(8 if learns == "classification" else 1))
     there = attrs.evolve(

@@ -113,9 +113,7 @@ SERVER = {
 
 
 def by_hand(algorithm, task, tensors, moments):
-    """A round of the game in float64: its networks, the averaged generator among them, the generator's
-    Adam, which goes on from `moments`, and in how many steps L_tran is above 0.
-    """
+    """A round in float64: its networks, Adam after `moments`, how often L_tran is above 0."""
     settings = algorithm.settings
     generator = unpack(algorithm._generator(task, Rng(0)), tensors, "generator/").double()
     average = None
@@ -205,10 +203,7 @@ WEIGHTS = {"transferability": 2.0, "diversity": 3.0, "ema": 0.75}
     ids=["printed", "printed distance", "released"],
 )
 def test_two_rounds_of_the_game_step_by_step(task, settings, length):
-    """As described, also with the 2-norm between inputs that are near each other; and as released,
-    without old images in the first round and with those of (1 - lambda) w in the second. Images are
-    standardised by another mean and deviation than 0.5.
-    """
+    """As described, also with the 2-norm, and as released; images have another mean."""
     task = attrs.evolve(task, dataset=attrs.evolve(task.dataset, mean=(0.3,), std=(0.2,)))
     algorithm = dfrd(**STEPS, **WEIGHTS, **settings)
     tensors, moments, pulled = algorithm.initialise(task, Rng(0)).tensors, None, 0

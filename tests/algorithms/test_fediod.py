@@ -99,9 +99,7 @@ def weights(server, side):
     ids=str,
 )
 def test_the_messages_carry_the_gradients_of_the_printed_objective(task, clients, settings):
-    """Algorithm 1: the gradients that arrive at G, S and D_k are those of one objective in one
-    graph; the first step of Adam is the learning rate against the sign of each.
-    """
+    """Those of one graph arrive at G, S and D_k; Adam's first step is their sign times lr."""
     before, after = (play(task, clients, fediod(**settings), steps) for steps in (0, 1))
     check_gradients(before, after, fediod(**settings).settings)
     for old, new in zip(weights(*before), weights(*after), strict=True):

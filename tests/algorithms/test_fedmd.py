@@ -38,9 +38,7 @@ BIAS = "parameters/classifier.bias"
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Training that adds to the last bias instead, 1 where answers are digested and 10 where own data
-    are visited; what each was given: batch size, steps, rate, the bias before it, and what it digests.
-    """
+    """Training that adds 1 (digesting) or 10 (own data) to the last bias; what it was given."""
     seen = []
 
     def taught(model, by, batch, number, optimiser, *digested):

@@ -139,9 +139,7 @@ def test_weights_come_from_the_received_model(task, clients):
 
 
 def test_the_federation_of_comparison_draws_for_itself_and_changes_nothing(task):
-    """With the noise of the other one a set of the same size would have no distance, and one of twice
-    the size about half of that of a set by itself, whatever the images hold.
-    """
+    """It draws noise of its own: with the other's a set would have no distance."""
     pytest.importorskip("ot")
     run, distances = attrs.evolve(TINY, rounds=1), []
     plain = last_round(run, task)

@@ -235,13 +235,7 @@ def test_each_step_of_the_ablation_changes_the_result(task):
 def test_without_all_and_feddm_differ_in_the_logits_and_the_disturbance_only(
     task, clients, estimator
 ):
-    """In the paper "w.o. all" equals FedDM to the digit (Tables 4 and 14). Here FedDM follows its
-    own paper.
-
-    It matches logits beside features, and disturbs the weights. With a classifier of weight 0 all
-    logits are alike, so their mismatch is 0: without disturbance both then condense the same
-    images, and differ with either of the two.
-    """
+    """FedDM matches logits too, alike at a classifier of weight 0, and disturbs the weights."""
     vck = fedvck(wo_lrc=True, wo_pw=True, wo_latent=True, estimator=estimator)
     dm, disturbed = (
         algorithms.create("feddm", FAST | {"estimator": estimator, "rho": rho})

@@ -39,9 +39,7 @@ def test_losses_by_hand():
 
 
 def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):
-    """The identifier takes Adam's first step, lr * sign(gradient), on its own loss; then the gradient
-    at the network is that of the plain loss and of the alignment with that identifier.
-    """
+    """Adam's first step on the identifier's loss; then the slope of loss and alignment."""
     algorithm = attrs.evolve(TINY, settings=TINY.settings | {"adversarial": 0.3}).new_algorithm()
     client, model, lr = make_clients(TINY, task)[0], task.new_model(Rng(1)), 1e-3
     latents = model.encode(task.inputs(client.images[:5]))[-1].detach() + 1

@@ -47,13 +47,9 @@ def densities(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(("says", "sign"), [("generated", 1), ("real", -1)])
 def test_equation_8_follows_the_true_ratio_where_the_discriminator_says_generated(says, sign):
-    """Two Gaussian classes with known P(x | y), two clients of equal size, best discriminators
-    between P_k and P.
-
-    P_k(y|x) / P(y|x), normalised over the clients, is what Eq. 7 wants. Eq. 8 with D_k = P(x) /
-    (P(x) + P_k(x)), the probability of "generated" that Eq. 2 trains, follows it; with D_k the
-    probability of "real" it does not follow the part that depends on x: there the correlation is
-    negative.
+    """Two Gaussian classes, two clients of equal size, best discriminators between P_k and P: Eq. 8 follows
+    P_k(y|x) / P(y|x), as Eq. 7 wants, with D_k = P(x) / (P(x) + P_k(x)), the probability of "generated";
+    with that of "real" the correlation is negative.
     """
     points = np.linspace(-3, 3, 61)
     within, shares = densities(points)

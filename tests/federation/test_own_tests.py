@@ -48,9 +48,7 @@ class Says(torch.nn.Module):
 
 
 def test_a_client_tests_its_turn_of_its_classes(task):
-    """Of four images each of classes 1, 0 and 7: client 0 has 1 and 0 and says 1, client 1 has 1 only
-    and says 0, nobody has 7. Two of the images of class 1 and two of class 0 are client 0's.
-    """
+    """Client 0 has classes 1 and 0 and says 1, client 1 has 1 and says 0, nobody has 7."""
     labels = torch.tensor([1, 0, 7] * 4)
     images = task.dataset.test.images[:12]
     held = [torch.zeros(10, dtype=torch.bool) for _ in range(2)]

@@ -70,9 +70,7 @@ def test_a_batch_is_judged_by_its_own_statistics():
 
 @pytest.mark.skipif("FEDIOD" not in os.environ, reason="needs a checkout, see the test")
 def test_the_released_networks_are_those_of_the_authors():
-    """With the same weights the same images and judgements; set FEDIOD to a checkout of
-    github.com/lsl001006/FedIOD. Their judge has no bias where the norm, or the loss, needs none.
-    """
+    """With their weights; set FEDIOD to a checkout of github.com/lsl001006/FedIOD."""
     path = Path(os.environ["FEDIOD"]) / "mosaic_core/engine/models/generator.py"
     spec = importlib.util.spec_from_file_location("theirs", path)
     theirs = importlib.util.module_from_spec(spec)

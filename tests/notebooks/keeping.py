@@ -1,7 +1,5 @@
-"""A pytest plugin beside nbval: `pytest -p tests.notebooks.keeping --nbval --keep FOLDER PAGE.ipynb`.
-
-What nbval executes is kept in FOLDER as `make book` keeps it, so that no page runs twice; and with
-`--nbval` a page gives what a kept copy has that nothing changed since.
+"""A pytest plugin beside nbval: `pytest -p tests.notebooks.keeping --nbval --keep FOLDER PAGE.ipynb`
+keeps what was executed, as `make book` does, and compares a page with what was kept and nothing changed.
 """
 
 from __future__ import annotations

@@ -240,18 +240,14 @@ def faded(monkeypatch, negligible: float, weight: float | None, fade: float = 1.
     return {name: value.double() for name, value in model.state_dict().items()}
 
 
-@pytest.mark.parametrize(("weight", "fade"), [(2e-8, 1.0), (0.1, 1.0), (0.1, 1e-8)])
+@pytest.mark.parametrize(("weight", "fade"), [(2e-8, 1.0), (0.1, 1e-8)])
 def test_a_faded_contrastive_term_is_left_out_and_changes_nothing(monkeypatch, weight, fade):
-    """From the start, never, or half way: the plain pass is still made."""
-    in_full = faded(monkeypatch, 0, weight, fade)
-    left_out = faded(monkeypatch, 2.0**-24, weight, fade)
+    """From the start, or half way: the plain pass is still made."""
+    in_full, left_out = (faded(monkeypatch, most, weight, fade) for most in (0, 2.0**-24))
     without = faded(monkeypatch, 0, None)
     for name, value in in_full.items():
         torch.testing.assert_close(left_out[name], value, rtol=1e-5, atol=1e-6)
-        assert weight > 1e-3 or left_out[name].equal(without[name])
-    first = next(iter(without))
-    same = torch.allclose(left_out[first], without[first], rtol=1e-3, atol=1e-4)
-    assert same == (weight < 1e-3)
+    assert all(value.equal(without[name]) for name, value in left_out.items()) == (fade == 1)
 
 
 # --- epoch by epoch
