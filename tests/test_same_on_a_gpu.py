@@ -10,12 +10,11 @@ import torch
 from torch.nn import functional as F
 
 from core import models, replay
-from core.condensation import LatentEncoder, mmd
+from core.condensation import LatentEncoder
 from core.condensation.augment import TRANSFORMS, Augmentation, augment
 from core.federation.local_training import LocalTraining
 from core.models import Stacked
 from core.rng import Rng
-from core.server import hard_negatives, relational_contrastive_loss
 from core.training import train
 from tests.elsewhere import elsewhere
 
@@ -92,25 +91,12 @@ def latent(given: bool, put: Put) -> Results:
     return [features, *found.layers, *slope]
 
 
-def discrepancy(kernel: str, put: Put) -> Results:
-    x, y = put(drawn(2, 6, 5)).requires_grad_(), put(drawn(2, 4, 5, seed=1))
-    found = mmd(x, y, kernel, y_weights=put(torch.ones(2, 4)))
-    return [found, *torch.autograd.grad(found.sum(), x)]
-
-
 def augmented(transform: str, put: Put) -> Results:
     uniform = torch.rand(8, 4, generator=Rng(2).generator())
     images = put(drawn(8, 3, 16, 16)).requires_grad_()
     draws = Augmentation.of(put(uniform), transform, 16)
     found = augment(images, draws, put(torch.arange(8)))
     return [found, *torch.autograd.grad(found.square().sum(), images)]
-
-
-def contrast(put: Put) -> Results:
-    prototypes, z = put(drawn(4, 4)), put(drawn(6, 4, seed=1)).requires_grad_()
-    labels, negatives = put(torch.arange(6) % 4), hard_negatives(prototypes, 2)
-    loss = relational_contrastive_loss(z, labels, prototypes, negatives, 0.1)
-    return [loss, *torch.autograd.grad(loss, z)]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -141,17 +127,12 @@ CASES: dict[str, Callable[[Put], Results]] = {
         for name in (*models.names(), "convnet by instance", "convnet by none")
     },
     **{f"stacked {name}": lambda put, name=name: stacked(name, put) for name in SMALL},
-    **{
-        f"mmd {kernel}": lambda put, k=kernel: discrepancy(k, put)
-        for kernel in ("linear", "gaussian")
-    },
     **{f"augmentation {t}": lambda put, t=t: augmented(t, put) for t in TRANSFORMS},
     **{
         f"latent, {word}": lambda put, given=given: latent(given, put)
         for word, given in (("own", False), ("given", True))
     },
     "replayed": replayed,
-    "contrast": contrast,
 }
 
 

@@ -186,15 +186,6 @@ def test_heads_of_three_sites(tmp_path):
     refused("there is no folder .*train/ixi", lambda: brains.heads(folder))
 
 
-def test_isic_is_a_folder_of_two_classes(tmp_path):
-    for part in ("train", "val", "test"):
-        for name in ("benign", "malignant"):
-            write(tmp_path / "isic" / part / name / "a.png", np.zeros((80, 120, 3), np.uint8))
-    assert data.convert("isic2020_64", tmp_path / "isic", tmp_path).name == "isic2020_64.npz"
-    converted = data.load("isic2020_64", tmp_path)
-    assert converted.classes == ("benign", "malignant") and len(converted.val) == 2
-
-
 def test_the_substitutes_of_2d_images(tmp_path):
     folder = tmp_path / "QNN"
     for number in range(1, 97):

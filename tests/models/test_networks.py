@@ -57,15 +57,11 @@ def test_lenet_is_fedmks_105_kilobytes() -> None:
 @pytest.mark.parametrize(
     ("name", "channels", "size", "options", "features"),
     [
-        ("convnet", 3, 28, {"width": 16}, 256),
         ("convnet", 1, 64, {"norm": "instance", "width": 16}, 16 * 64),
         ("convnet", 1, 28, {"depth": 4, "width": 8, "norm": "none"}, 8 * 4),
         ("convnet", 1, 2, {"depth": 1}, 128),
-        ("lenet", 1, 8, {}, 32),
         ("lenet", 3, 33, {"features": 5}, 5),
-        ("resnet8", 1, 18, {"width": 8}, 128),
         ("resnet8", 1, 8, {"width": 8, "grid": 1}, 32),
-        ("resnet18", 1, 8, {}, 512),
         ("resnet18", 3, 65, {}, 512),
         ("resnet18", 1, 256, {"pool": "released"}, 4 * 512),
     ],

@@ -23,15 +23,6 @@ def means(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.stack([of.sum(0) / max(len(of), 1) for of in each])
 
 
-@given(samples=st.integers(0, 30), seed=st.integers(0, 999))
-def test_prototypes_are_class_means(samples, seed):
-    values, labels = data(samples, seed)
-    prototypes, counts = logit_prototypes(torch.tensor(values), torch.tensor(labels), CLASSES)
-    assert prototypes.dtype == torch.float32 and counts.dtype == torch.int64
-    np.testing.assert_allclose(prototypes.numpy(), means(values, labels), rtol=1e-6, atol=1e-7)
-    assert counts.tolist() == [int((labels == c).sum()) for c in range(CLASSES)]
-
-
 @given(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4), seed=st.integers(0, 999))
 def test_aggregated_prototypes_are_those_of_the_pooled_data(sizes, seed):
     values, labels = data(sum(sizes), seed, CLASSES)
