@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-import core
-from core import algorithms, families
+from core import algorithms
 from core.errors import InputError
 from core.federation import Algorithm
 
@@ -87,16 +85,6 @@ def test_the_whole_is_limited(part):
 
 def test_every_part_has_a_floor():
     assert {part_of(path) for path in FILES} <= set(FLOORS)
-
-
-def test_what_the_package_says_of_itself_is_complete():
-    """Its floors in their order, those of one floor side by side, and each family that is shared."""
-    packages = {path.parent.name for path in CORE.glob("*/__init__.py")}
-    listed = [re.findall("`(.*?)`", floor) for floor in core.__doc__.split(": ")[2].split(";")]
-    floors = sorted({FLOORS[name] for name in packages})
-    assert list(map(set, listed)) == [{p for p in packages if FLOORS[p] == f} for f in floors]
-    shared = {path.stem for path in (CORE / "families").glob("*.py")} - {"__init__"}
-    assert set(re.findall("`(.*?)`", families.__doc__)) == shared
 
 
 def test_imports_go_down_only():

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.data import partition
 from core.rng import Rng, SecretRng
 
 PATHS = st.lists(st.one_of(st.integers(-(2**40), 2**40), st.text(max_size=4)), max_size=4)
@@ -30,14 +29,6 @@ def test_other_paths_are_other_streams(one, other):
 def test_a_seed_is_a_whole_number():
     with pytest.raises(TypeError, match="float"):
         Rng(1.5)
-
-
-def test_a_partition_does_not_hang_on_the_kind_of_its_seed():
-    labels = torch.arange(40) % 4
-    for one, other in zip(
-        partition.iid(labels, 3, 5), partition.iid(labels, 3, np.int64(5)), strict=True
-    ):
-        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
 
 
 @given(st.integers(0, 2**128), PATHS)
