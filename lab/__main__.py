@@ -80,8 +80,9 @@ def main(arguments: list[str] | None = None) -> int:
         at = f": {error.filename}" if error.filename else ""
         return _failed(f"{error.strerror or error}{at}", 1)
     except Exception as error:
-        of_torch = isinstance(error, RuntimeError) and "memory" in str(error)
-        if isinstance(error, MemoryError) or of_torch:
+        # PyTorch's are RuntimeErrors that say so, of a GPU and of a CPU
+        full = "out of memory" in str(error) or "can't allocate memory" in str(error)
+        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and full):
             return _failed(NO_MEMORY, 1)
         # Typer's usage errors: some versions take the class from click, others carry their own copy
         # of it

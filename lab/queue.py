@@ -59,7 +59,7 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     that fills several cells stands once. Raises InputError where `only` names nothing.
     """
     done, here = records(root), data.present_names()
-    elsewhere = {  # of any profile, as complete ones are named at the first
+    elsewhere = {  # ids of complete runs, whatever their profile
         name
         for record in done.readable()
         for name in attrs.evolve(record.experiment, profile=PROFILES[0]).ids
