@@ -89,21 +89,11 @@ own = {
     "desa": {"batch_size": 64, "ipc": 5, "iterations": iterations // 2},
 }
 own = {name: {**local, **settings} for name, settings in own.items()}
-own["feddm"] = {
-    **SMALL["fedvck"],
-    "server_steps": 60,
-    "iterations": iterations,
-}
-lesson = Lesson(
-    profile,
-    "fedavg",
-    dataset=dataset,
-    alpha=alpha,
-    clients=clients,
-    rounds=rounds,
-    seed=seed,
-    own=own,
-)
+short = {"iterations": iterations, "server_steps": 60}
+own["feddm"] = SMALL["fedvck"] | short
+fields = {"dataset": dataset, "alpha": alpha, "clients": clients}
+fields |= {"rounds": rounds, "seed": seed}
+lesson = Lesson(profile, "fedavg", own=own, **fields)
 task, members = lesson.task, lesson.members()
 runs = {name: lesson.run(name) for name in own}
 pd.DataFrame(

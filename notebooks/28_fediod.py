@@ -58,15 +58,10 @@ from lab.report import condensed_images, dots, lines, show
 from lab.report.lesson import answers, share_right, small_lesson
 
 same = partial(assert_close, rtol=1e-5, atol=1e-6)  # of 32-bit numbers
-lesson = small_lesson(
-    profile,
-    {"distill_steps": steps, "student_steps": student_steps},
-    dataset=dataset,
-    alpha=alpha,
-    clients=clients,
-    rounds=rounds,
-    seed=seed,
-)
+short = {"distill_steps": steps, "student_steps": student_steps}
+fields = {"dataset": dataset, "alpha": alpha, "clients": clients}
+fields |= {"rounds": rounds, "seed": seed}
+lesson = small_lesson(profile, short, **fields)
 task, members, algorithm = lesson.task, lesson.members(), lesson.method
 classes, test = task.dataset.classes, task.dataset.test
 show(lesson.partition_plot())

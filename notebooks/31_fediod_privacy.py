@@ -60,15 +60,10 @@ check_whole("games", games, 20)
 best = None if shown == "best" else shown
 Settings = find("fediod").Settings
 delta = Settings().delta
-lesson = small_lesson(
-    profile,
-    {**ADVERSARIAL, "distill_steps": steps, "student_steps": student_steps},
-    dataset=dataset,
-    alpha=alpha,
-    clients=clients,
-    rounds=rounds,
-    seed=seed,
-)
+short = {"distill_steps": steps, "student_steps": student_steps}
+fields = {"dataset": dataset, "alpha": alpha, "clients": clients}
+fields |= {"rounds": rounds, "seed": seed}
+lesson = small_lesson(profile, ADVERSARIAL | short, **fields)
 
 # %% [markdown]
 # ## What leaves a client
