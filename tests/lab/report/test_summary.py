@@ -9,10 +9,11 @@ import pytest
 
 from core import algorithms
 from core.errors import InputError
-from lab import Experiment, Record
+from lab import Experiment
 from lab.__main__ import main
 from lab.profiles import apply
 from lab.report.summary import ALWAYS, MEASURED, summary_frame
+from tests.lab.report import made
 
 
 def record(accuracy, settings, algorithm="fedavg", status="complete", **fields):
@@ -22,20 +23,16 @@ def record(accuracy, settings, algorithm="fedavg", status="complete", **fields):
 
 
 def of_experiment(experiment, accuracy, status="complete"):
-    row = {
-        **{"metrics": {"accuracy": accuracy}, "seconds": {"train": 1.5}},
-        **{"up": 3 * 2**20, "down": 2**20},
-    }
-    sent = experiment.rounds * 2**20
-    return Record(
-        experiment=experiment,
+    one, sent = made.record(experiment, accuracy=accuracy), experiment.rounds * 2**20
+    sizes = {"up": 3 * 2**20, "down": 2**20, "seconds": {"train": 1.5}}
+    return attrs.evolve(
+        one,
         settings={"lr": 0.01} | experiment.settings,
         fingerprint="f" * 64,
-        environment={"threads": 2},
         code="c" * 12,
+        environment={"threads": 2},
         status=status,
-        rounds=[{"round": 1 + i, **row} for i in range(experiment.rounds)],
-        metrics=row["metrics"],
+        rounds=[row | sizes for row in one.rounds[: experiment.rounds]],
         bytes={"up": {"model": 3 * sent}, "down": {"model": sent}},
     )
 
@@ -149,22 +146,26 @@ def test_runs_on_other_data_are_no_pairs(other):
 
 @pytest.fixture
 def folder(tmp_path):
-    runs = [record(0.5, {"lr": 0.1}), record(0.25, {"lr": 0.3})]
-    runs.append(record(0.5, {"lr": 0.5}, status="running"))
-    for one in runs:
-        (tmp_path / "adhoc").mkdir(exist_ok=True)
+    failed = record(0.5, {"lr": 0.7}, status="failed")
+    failed.notes = ["the loss is not a number"]
+    running = record(0.5, {"lr": 0.5}, status="running")
+    (tmp_path / "adhoc").mkdir()
+    for one in (record(0.5, {"lr": 0.1}), record(0.25, {"lr": 0.3}), failed, running):
         one.save(tmp_path / "adhoc" / f"{one.experiment.id}.json")
     return tmp_path
 
 
-def test_a_folder_is_listed_and_what_is_not_finished_is_counted(capsys, folder):
+def test_a_folder_is_listed_with_what_failed_and_how_many_are_not_finished(capsys, folder):
     assert main(["runs", str(folder)]) == 0
-    head, *rows, last = capsys.readouterr().out.splitlines()
+    head, *rows, failed, last = capsys.readouterr().out.splitlines()
     assert head.split()[4:7] == ["lr", "seeds", "metric"]
     assert [row.split()[-6:] for row in rows] == [
         ["1", "accuracy", "50.00", "-", "4.00", "3.0"],
         ["1", "accuracy", "25.00", "-", "4.00", "3.0"],
     ]
+    assert failed.startswith("failed: fedavg, seed 0 (") and failed.endswith(
+        ": the loss is not a number"
+    )
     assert last.startswith("1 more not finished")
 
 
@@ -186,18 +187,6 @@ def test_no_mean_is_over_several_programs_data_or_precisions(change, column):
         setattr(second, name, value)
     apart = summed_up(first, second)
     assert apart.seeds.tolist() == [1, 1] and column in apart
-
-
-def test_a_failed_run_is_told_with_its_reason(capsys, tmp_path):
-    failed = record(0.5, {"lr": 0.1}, status="failed")
-    failed.notes = ["the loss is not a number"]
-    (tmp_path / "adhoc").mkdir()
-    failed.save(tmp_path / "adhoc" / f"{failed.experiment.id}.json")
-    assert main(["runs", str(tmp_path)]) == 0
-    nothing, why = capsys.readouterr().out.splitlines()
-    assert nothing.startswith("no complete run in")
-    one = failed.experiment
-    assert why == f"failed: {one.algorithm}, seed 0 ({one.id}): the loss is not a number"
 
 
 def test_a_folder_becomes_a_file(capsys, folder):
