@@ -60,21 +60,6 @@ def test_the_gradient_of_the_weights_by_finite_differences(smooth):
     )
 
 
-def test_the_terms_of_a_linear_model_in_closed_form():
-    """l = sum(w x) y for one image: l_1 = (1 - a)^2 w.x y, l_2 = a (1 - a) w.x y_g, l_3 = a (1 - a)
-    w.x_g y.
-    """
-    w, x, x_g = torch.tensor([[2.0, -1.0, 0.5], [1.0, 3.0, -2.0], [1.0, 1.0, 1.0]]).double()
-    y, y_g = torch.tensor([3.0]).double(), torch.tensor([[0.5]]).double()
-    found = mixup_loss(
-        lambda inputs: (w.requires_grad_() * inputs).sum(),
-        lambda outputs, label: (outputs * label).sum(),
-        *(x[None], y, x_g[None], y_g, 0.1),
-    )
-    wanted = 0.81 * -2 * 3 + 0.09 * -2 * 0.5 + 0.09 * 1.5 * 3
-    assert float(found.detach()) == pytest.approx(wanted)
-
-
 def test_the_objective_mixes_normalised_images_with_a_drawn_average(task, clients):
     """Of all that came, in one round or another."""
     method, client = algorithms.create("fedmix", {"mixup": 0.2}), clients[0]

@@ -86,6 +86,8 @@ def test_images_are_weighed_by_the_error_of_both_models(task, clients, settings)
     algorithm = fedvck(b=0.7, alpha=0.3, **settings)
     real, _ = condensing.gather(clients[:1], [Rng(1)])
     models = [task.new_model(Rng(seed)) for seed in (10, 11)]
+    for model in models:
+        model.classifier.weight.data *= 30  # images differ
     outputs = [task.outputs(model, real.images) for model in models]
     now, before = (logits.double().numpy() for logits in outputs)
     clients[0].memory = {f"previous/{name}": value for name, value in pack(models[1]).items()}

@@ -4,12 +4,10 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from core import algorithms
 from core.baselines import moon as moon_module
-from core.baselines.moon import Projected, contrast
+from core.baselines.moon import Projected
 from core.federation import Client
 from core.models import build, count_parameters
 from core.rng import Rng
@@ -21,15 +19,6 @@ TINY = on_digits("moon", {"local_steps": 3, "batch_size": 16})
 
 def cosine(a, b):
     return (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
-
-
-@settings(max_examples=25)
-@given(st.integers(1, 6), st.integers(2, 9), st.floats(0.05, 2), st.integers(0, 999))
-def test_the_contrast_against_numpy(n, d, tau, seed):
-    z, z_glob, z_prev = np.random.default_rng(seed).normal(size=(3, n, d))
-    near, far = np.exp(cosine(z, z_glob) / tau), np.exp(cosine(z, z_prev) / tau)
-    found = contrast(*(torch.from_numpy(each) for each in (z, z_glob, z_prev)), tau)
-    assert float(found) == pytest.approx(-np.log(near / (near + far)).mean(), rel=1e-9)
 
 
 @pytest.mark.parametrize("projection", [0, 6])

@@ -1,7 +1,5 @@
 """Bi-level condensation against closed forms, finite differences and other normalisation."""
 
-import math
-
 import attrs
 import pytest
 import torch
@@ -17,9 +15,7 @@ from core.condensation import (
     LatentEncoder,
     bilevel,
     bilevel_step,
-    class_balanced_weights,
     descend,
-    dynamic_weights,
     extract,
     network_losses,
 )
@@ -130,22 +126,6 @@ def test_every_pass_over_the_images_has_a_new_order():
         assert all(torch.equal(one.sort().values, torch.arange(count)) for one in passes)
         assert not torch.equal(passes[0], passes[1])
         assert not torch.equal(passes[0], torch.arange(count))
-
-
-def test_dynamic_weights_in_closed_form():
-    """phi(0) = 1/2; phi = 3/4 where tau * l = ln 3; a harder sample weighs more."""
-    for tau in (1.0, 5.0, 10.0):
-        phi = dynamic_weights(torch.tensor([0.0, math.log(3) / tau, 100.0]), tau)
-        assert phi.tolist() == pytest.approx([0.5, 0.75, 1.0])
-
-
-@given(labels=st.lists(st.integers(0, 4), min_size=1, max_size=30))
-def test_class_balanced_weights_make_classes_equal(labels):
-    labels = torch.tensor(labels)
-    weights = class_balanced_weights(labels, 6)
-    sums = [float(weights[labels == c].sum()) for c in labels.unique()]
-    assert sums == pytest.approx([len(labels) / len(sums)] * len(sums), rel=1e-5)
-    assert float(weights.mean()) == pytest.approx(1, rel=1e-5)
 
 
 def problem(seed, real=20, knowledge=6, classes=3):

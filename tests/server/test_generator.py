@@ -42,25 +42,6 @@ def labels():
     return torch.randint(C, (N,), generator=draws(4))
 
 
-def test_heads_are_linear_layers(heads, features):
-    models = [
-        {"parameters/classifier.weight": w, "parameters/classifier.bias": b, "parameters/other": w}
-        for w, b in zip(heads.weight, heads.bias, strict=True)
-    ]
-    found = Heads.of(models).logits(features)
-    for k in range(K):
-        layer = torch.nn.Linear(D, C)
-        layer.load_state_dict({"weight": heads.weight[k], "bias": heads.bias[k]})
-        torch.testing.assert_close(found[k], layer(features))
-
-
-def test_shares_of_labels():
-    counts = torch.tensor([[1, 0, 4, 0], [3, 0, 0, 5], [0, 0, 4, 5]])
-    torch.testing.assert_close(
-        label_shares(counts), torch.tensor([[0.25, 0, 0.5, 0], [0.75, 0, 0, 0.5], [0, 0, 0.5, 0.5]])
-    )
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("form", ["logits", "losses"])
 def test_ensemble_against_numpy(heads, features, labels, form, weighted):
