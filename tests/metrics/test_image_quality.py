@@ -46,17 +46,6 @@ def test_the_adapted_score_is_the_mean_over_local_models():
     assert adapted_inception_score(local) == pytest.approx((4 + 1 + 2) / 3)
 
 
-def test_the_distance_of_gaussians_in_closed_form():
-    """With commuting covariances d^2 = |m - w|^2 + sum (s - t)^2 of the standard deviations."""
-    s, t, m, w = draw(5, key="s") ** 2, draw(5, key="t") ** 2, draw(5, key="m"), draw(5, key="w")
-    turn = np.linalg.qr(draw(5, 5, key="turn"))[0]
-    a, b = (turn @ np.diag(d**2) @ turn.T for d in (s, t))
-    wanted = ((m - w) ** 2).sum() + ((s - t) ** 2).sum()
-    assert frechet_distance((m, a), (w, b)) == pytest.approx(wanted, rel=1e-10)
-    one, other = (np.array([1.0]), np.array([[4.0]])), (np.array([3.0]), np.array([[9.0]]))
-    assert frechet_distance(one, other) == pytest.approx((1 - 3) ** 2 + (2 - 3) ** 2)
-
-
 @pytest.mark.parametrize("rank", [12, 3])
 def test_the_distance_is_that_of_scipys_root(rank):
     """Also where the covariances are singular, as of fewer images than features."""

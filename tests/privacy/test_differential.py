@@ -9,7 +9,6 @@ from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 
 from core.privacy.differential import (
-    affordable_steps,
     clip_and_noise,
     noise_multiplier,
     noisy_votes,
@@ -63,16 +62,6 @@ def test_the_multiplier_meets_its_budget_and_hardly_more(epsilon, rate, steps):
     pytest.importorskip("opacus")
     spent = spent_epsilon(noise_multiplier(epsilon, DELTA, rate, steps), rate, steps, DELTA)
     assert 0.998 * epsilon <= spent <= epsilon
-
-
-def test_affordable_steps_are_the_most_within_the_budget():
-    pytest.importorskip("opacus")
-    most = affordable_steps(3.5, DELTA, 20.0, 1.0, 10_000)
-    assert spent_epsilon(20.0, 1.0, most, DELTA) <= 3.5 < spent_epsilon(20.0, 1.0, most + 1, DELTA)
-    assert affordable_steps(3.5, DELTA, 20.0, 1.0, 7) == 7
-    assert affordable_steps(0.01, DELTA, 0.5, 1.0, 10) == 0
-    # a budget that is spent to the digit
-    assert affordable_steps(spent_epsilon(2.0, 1.0, 5, DELTA), DELTA, 2.0, 1.0, 20) == 5
 
 
 def test_clipping_without_noise_is_exact():
