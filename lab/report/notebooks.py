@@ -51,8 +51,6 @@ def find(path: str | Path) -> Path:
     path = Path(path)
     if path.is_file() and path.suffix in (".py", ".ipynb"):
         return path
-    if path.is_file():
-        raise InputError(f"a notebook ends in .py or .ipynb, unlike {path}")
     if path.parent == Path() and (NOTEBOOKS / f"{path.stem}.py").is_file():
         return NOTEBOOKS / f"{path.stem}.py"
     names = [file.stem for file in NOTEBOOKS.glob("*.py")]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from lab import Record, TableSpec, records
-from lab.importing import beside_the_book, records_below
+from lab.importing import records_below
 from lab.profiles import Profile
 from lab.report import style
 from lab.report.frames import AND, BEST_FIRST, evidence_frame, left_out, table_frame
@@ -28,7 +27,7 @@ def table(
     paper: str,
     table: str | int | None = None,
     profile: str | None = None,
-    measured: Mapping[str, Record] | str | Path | None = None,
+    measured: Mapping[str, Record] | None = None,
     columns: Sequence[str] | None = None,
 ) -> style.Html:
     """A table of a paper: methods down; in each cell the printed value in bold, below it the measured mean
@@ -40,7 +39,6 @@ def table(
     Without `table`, `paper` is a folder that `run --out` filled: a row for each setting of its runs.
 
     Args:
-        measured: also a folder, whose records count beside the book's.
         columns: the part of a wide table to show, in this order; rows without a cell there are left out.
 
     Other arguments and errors as in `table_frame`.
@@ -48,8 +46,6 @@ def table(
     if table is None:
         mine = [record for record in records_below(paper) if record.status == "complete"]
         return style.sentences(summary_frame(mine))
-    if isinstance(measured, str | Path):
-        measured = beside_the_book(measured)
     spec = TableSpec.find(paper, str(table))
     frame = evidence_frame(paper, table, profile, measured)
     title, names = heading(spec), columns or [column.name for column in spec.columns]
