@@ -110,11 +110,11 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(NUMBERS))
 
 
-def by_paper(counted: pd.DataFrame | None = None) -> pd.DataFrame:
+def by_paper() -> pd.DataFrame:
     """How many of `numbers` have each verdict, by kind: a column for each paper, whose lines add up to the
     numbers that it prints. Settings are counted in one line.
     """
-    rows = numbers() if counted is None else counted
+    rows = numbers()
     said = (rows["kind"] + ": " + rows["verdict"]).mask(rows["kind"] == "settings", "settings")
     counts = pd.crosstab(said.mask(rows["verdict"] == REPEAT, REPEAT), rows["paper"])
     order = [f"{kind}: {verdict}" for kind in ("results", "costs") for verdict in VERDICTS]
