@@ -144,7 +144,8 @@ def measure(
     one, in the book.
 
     Args:
-        stale: which record, complete or not, does not count: it goes, and its checkpoint.
+        stale: which record, complete or not, does not count: its checkpoint goes at once, and it goes
+            when another is complete.
 
     Returns the record, its file and whether anything was computed. An interrupted run resumes from
     its checkpoint. Raises FileError while another process runs the same experiment, and InputError
@@ -158,10 +159,10 @@ def measure(
     if (known := _complete(experiment, files, checkpoint)) and not stale(known[0]):
         _same_input(*known)
         return *known, False
-    lock = checkpoint.with_suffix(".lock")
+    lock, old = checkpoint.with_suffix(".lock"), path.with_name(f"{path.name}.old")
     with alone(lock, f"the run {experiment.id}"):
         if path.exists() and stale(Record.load(path)):
-            path.unlink()
+            path.replace(old)
             clean_up(checkpoint)
         # the process that held the lock may have finished it
         if known := _complete(experiment, files, checkpoint):
@@ -176,6 +177,7 @@ def measure(
             deadline=deadline,
         )
         if record.status == "complete":
+            old.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # who waits for it finds the record complete
                 lock.unlink()
     return record, path, True

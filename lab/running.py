@@ -30,8 +30,19 @@ AnyPath = str | os.PathLike[str]
 
 
 def make_task(experiment: Experiment, runtime: Runtime | None = None) -> Task:
-    """Load the data and fix the model of an experiment. InputError where there are no such data."""
-    return task_on(data.load(experiment.dataset), experiment, runtime or Runtime.choose())
+    """Load the data and fix the model of an experiment. Raises InputError where there are no such
+    data, and where they test a class that they do not teach.
+    """
+    dataset = data.load(experiment.dataset)
+    task = task_on(dataset, experiment, runtime or Runtime.choose())
+    if task.kind == "classification":
+        tested, taught = (set(split.labels.tolist()) for split in (dataset.test, dataset.train))
+        if extra := sorted(tested - taught):
+            raise InputError(
+                f"the test set of {dataset.name} has class {dataset.classes[extra[0]]}, of which its "
+                "training set has no image; do the labels of both begin at the same number?"
+            )
+    return task
 
 
 def task_on(dataset: data.Dataset, experiment: Experiment, runtime: Runtime) -> Task:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -132,9 +133,13 @@ def _settings(given: list[str]) -> list[dict[str, Any]]:
 
 
 def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
-    """The experiments that the options state, for each setting and seed."""
+    """The experiments that the options state, for each setting and seed. Warns where the authors' code has no
+    values of its own, and where a method that communicates once does nothing in further rounds.
+    """
+    from core.algorithms import find, switches
     from core.data import load
     from core.data.partition import natural
+    from core.families.one_shot import OneShot
     from lab.profiles import apply
 
     stated = {name: value for name, value in single.items() if value is not None}
@@ -156,6 +161,11 @@ def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -
     ]
     for run in runs:  # a value that is wrong is said before the first of them begins
         run.new_algorithm()
+    name = runs[0].algorithm
+    if runs[0].variant == "released" and not switches(name):
+        warnings.warn(f"{name} has no released values that differ: printed ones run", stacklevel=2)
+    if issubclass(find(name), OneShot) and runs[0].rounds > 1:
+        warnings.warn(f"{name} rests after the first round: --rounds 1 is enough", stacklevel=2)
     return runs
 
 
@@ -215,7 +225,6 @@ def _measure(
     from lab.profiles import Profile as Profiles
     from lab.record import ADHOC
     from lab.report.summary import in_columns, summary_frame
-    from lab.source import code_version
 
     if out is not None:
         make_folder(out, "--out")
@@ -223,7 +232,7 @@ def _measure(
     paper = cell.paper if cell else ADHOC
     given: Any = {"out": out, "runtime": runtime, "progress": True}
     if not cell:  # what other code left of one's own runs is measured again
-        given["stale"] = lambda old: old.code != code_version(old.experiment.algorithm)
+        given["stale"] = _of_other_code
     first = experiments[0].settings
     swept = [one for one in first if any(run.settings[one] != first[one] for run in experiments)]
     for experiment in experiments:
@@ -298,3 +307,13 @@ def _in_table(record: Any, cell: Any) -> str:
         printed = f", printed {one.published.text}" if one.published else ""
         lines.append(f"{one.metric} ({one.unit}): {value}{printed}")
     return "\n".join(lines)
+
+
+def _of_other_code(record: Any) -> bool:
+    """Whether a record is by other code than today's, with a warning that it is run again."""
+    from lab.source import code_version
+
+    if other := record.code != code_version(record.experiment.algorithm):
+        told = f"seed {record.experiment.seed} ran with other code, so it is run again"
+        warnings.warn(told, stacklevel=2)
+    return other

@@ -67,7 +67,8 @@ def test_a_run_by_code_of_before_is_run_again(tmp_path):
     (path,) = tmp_path.glob("adhoc/*.json")
     ours = json.loads(path.read_text())
     path.write_text(json.dumps(ours | {"code": "0" * 12}))
-    assert main(given) == 0
+    with pytest.warns(UserWarning, match="seed 0 ran with other code, so it is run again"):
+        assert main(given) == 0
     assert json.loads(path.read_text())["code"] == ours["code"]
 
 
@@ -92,6 +93,18 @@ def test_a_partition_may_be_stated_in_two_ways(options, partition, tmp_path, mon
     (run,) = stated_runs("quick", {"algorithm": "fedavg", **options}, None)
     # 1 and 1.0 would be two ids
     assert json.dumps(run.partition, sort_keys=True) == json.dumps(partition, sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"algorithm": "random_selection", "rounds": 3}, "rests after the first round"),
+        ({"algorithm": "fedavg", "variant": "released"}, "fedavg has no released values"),
+    ],
+)
+def test_what_changes_nothing_is_told(options, said):
+    with pytest.warns(UserWarning, match=said):
+        stated_runs("quick", options, None)
 
 
 def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_path, monkeypatch):

@@ -168,13 +168,14 @@ def test_a_check_leaves_the_files_of_one_that_is_running_alone(tmp_path):
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_what_other_code_left_is_measured_again(tmp_path):
+def test_what_other_code_left_stays_until_there_is_something_in_its_place(tmp_path):
     """An algorithm of one's own is changed; also where a run of it was cut."""
     code = json.loads(written())["code"]
     measured(tmp_path, code="0" * 12)
     stale = {"stale": lambda one: one.code != code}
     cut, path, _ = measure(tmp_path, deadline=time.monotonic(), **stale)
-    assert (cut.status, cut.code) == ("running", code)
+    old = path.with_name(f"{path.name}.old")
+    assert cut.status == "running" and json.loads(old.read_text())["code"] == "0" * 12
     attrs.evolve(cut, code="1" * 12).save(path)
     whole, _, computed = measure(tmp_path, **stale)
     assert computed and whole.metrics == json.loads(written())["metrics"]

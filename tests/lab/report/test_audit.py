@@ -5,10 +5,12 @@ Only the last test imports the package, to compare what it says of the same numb
 
 import csv
 import json
+import statistics
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 BOOK = Path(__file__).parents[3] / "book"
 PAPERS = ("fedvck", "fedmk", "gddfl", "fediod")
@@ -24,6 +26,12 @@ def runs():
 def printed(paper):
     with (BOOK / "tables" / paper / "published.csv").open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_the_papers_print_943_numbers_and_12_words():
+    words = [row["value"] for paper in PAPERS for row in printed(paper) if row["value"] == "OOM"]
+    assert sum(len(printed(paper)) for paper in PAPERS) - len(words) == 943
+    assert len(words) == 12
 
 
 def test_four_of_six_costs_are_those_of_print(runs):
@@ -48,6 +56,34 @@ def test_four_of_six_costs_are_those_of_print(runs):
     assert {method for (method, _), same in outcome.items() if not same} == {"fedgan"}
 
 
+def near_print(runs, alpha):
+    """FedVCK near print on CIFAR-10: settings of its code, Adam, 320 steps a round; accuracies in percent."""
+    asked = {"iterations": 320, "server_steps": 800, "image_optimiser": "adam"}
+    return [
+        100 * run["metrics"]["accuracy"]
+        for run in runs
+        if run["experiment"]["algorithm"] == "fedvck"
+        and run["experiment"]["profile"] == "converged"
+        and run["experiment"]["partition"].get("file", "").endswith(f"10_alpha{alpha}.json")
+        and run["experiment"]["dataset"] == "cifar10"
+        and asked.items() <= run["experiment"]["settings"].items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("alpha", "print_", "seeds", "alone", "end"),
+    [("0.05", 61.89, 3, 1.82, 2.30), ("0.02", 60.04, 4, 1.62, 2.25)],
+)
+def test_fedvck_near_print_is_not_shown_to_be_equivalent(runs, alpha, print_, seeds, alone, end):
+    """The upper end of the 90% interval is beyond two points, with print as three runs with our spread."""
+    found = near_print(runs, alpha)
+    assert len(found) == seeds
+    mean, std = statistics.fmean(found), statistics.stdev(found)
+    half = stats.t.ppf(0.95, seeds - 1) * std
+    assert abs(mean - print_) + half / seeds**0.5 == pytest.approx(alone, abs=0.005)
+    assert abs(mean - print_) + half * (1 / seeds + 1 / 3) ** 0.5 == pytest.approx(end, abs=0.005)
+
+
 def test_63_settings_of_fedvck_were_seen_with_test_images_of_one_column(runs):
     """CIFAR-10 at 0.05, all data and no attack; of these, at the paper's width and rounds."""
     seen, large = defaultdict(set), defaultdict(set)
@@ -65,10 +101,15 @@ def test_63_settings_of_fedvck_were_seen_with_test_images_of_one_column(runs):
 
 
 def test_the_package_says_the_same():
-    from lab.report.tallies import by_paper
+    from lab.report.tallies import by_paper, numbers
     from lab.report.tuning import settings_seen
 
-    costs = by_paper().loc[["costs: equivalent", "costs: different"], "FedVCK"]
-    assert costs.tolist() == [4, 2]
+    table = by_paper(numbers())
+    assert table.loc["numbers in print"].sum() == 943
+    for paper in PAPERS:
+        rows = [row for row in printed(paper) if row["value"] != "OOM"]
+        column = table.iloc[:, PAPERS.index(paper)]
+        assert column.iloc[:-1].sum() == column.iloc[-1] == len(rows)
+    assert table.loc[["costs: equivalent", "costs: different"], "FedVCK"].tolist() == [4, 2]
     seen = settings_seen("cifar10", 0.05).set_index("method")
     assert seen.loc[["FedVCK", "FedDM", "FedAvg"]].values.tolist() == [[63, 10], [11, 6], [7, 3]]
