@@ -13,6 +13,7 @@ from core import algorithms
 from lab.experiment import Experiment
 from lab.forms import OPEN, short
 from lab.overrides import Override, merge
+from lab.profiles import BUDGETS
 from lab.table import Cell
 
 
@@ -45,7 +46,7 @@ def explanation(cell: Cell) -> str:
         changes = [old for old, new in itertools.pairwise(steps) if old[0] != new[0]]
         for place, (value, where) in enumerate(reversed([*changes, steps[-1]])):
             rows.append(("  in place of" if place else name, as_set(value), where))
-    return "\n".join([f"{cell.address} at the profile {cell.profile}", "", *aligned(rows)])
+    return "\n".join([f"{cell.address} at the budget {BUDGETS.get(cell.profile, cell.profile)}", "", *aligned(rows)])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -16,6 +16,9 @@ from lab.experiment import PROFILES, Experiment
 from lab.forms import TABLES, Fields, Limits, Part, Text, checked_values, read, read_yaml, short
 from lab.overrides import Override, merge
 
+#: what a page and a command call a budget that records know by another name
+BUDGETS = {"converged": "reduced"}
+
 
 class Changes(Part):
     """What a profile changes: for all experiments, by model, by algorithm, and upper limits, in this

@@ -241,7 +241,7 @@ show(dots(lead.assign(name=name), "lead (points), 90% interval"))
 #
 # ## At the paper's size
 #
-# With the paper's network, data, ten rounds and ten local epochs, at the budget `reduced` (`converged` in commands): fewer steps on the images and
+# With the paper's network, data, ten rounds and ten local epochs, at the budget `reduced`: fewer steps on the images and
 # the server. FedVCK has the settings of the authors' code and Adam on the images, FedDM [starts from real
 # images](13_fedvck_budgets), both with 320 steps a round. The baselines have their default rates.
 

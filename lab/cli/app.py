@@ -26,11 +26,18 @@ app = typer.Typer(
 command = app.command
 
 
+def _stored(name: str | None) -> str | None:
+    """The name of a budget in tables and records."""
+    return "converged" if name == "reduced" else name
+
+
 BUDGET = Option(
     "--profile",
-    help="Budget: quick (seconds), laptop, converged or paper; where it may be left out, the best.",
+    callback=_stored,
+    help="Budget: quick (seconds), laptop, reduced (stored as converged) or paper; where it may be left "
+    "out, the best.",
 )
-Name = Literal["quick", "laptop", "converged", "paper"]
+Name = Literal["quick", "laptop", "reduced", "converged", "paper"]
 Profile = Annotated[Name, BUDGET]
 Shown = Annotated[Name | None, BUDGET]
 Seeds = Annotated[list[int] | None, Option("--seed", help="Seed; may be given several times.")]

@@ -16,7 +16,7 @@ from core.files import make_folder
 from lab.cli.app import Cell, Device, Only, Precision, Profile, Records, Seeds, Shown, command
 
 #: columns of a table in the terminal
-SHOWN = "row column metric printed measured seeds profile difference verdict"
+SHOWN = "row column metric printed measured seeds budget difference verdict"
 
 
 @command("algorithms")
@@ -43,7 +43,7 @@ def table(
     profile: Shown = None,
     also: Records = None,
 ) -> None:
-    """Print a table: published number, measured mean and deviation, seeds, profile, difference,
+    """Print a table: published number, measured mean and deviation, seeds, budget, difference,
     verdict; then what is to be known of it.
 
     \b
@@ -52,6 +52,7 @@ def table(
       fedcon table fedvck/11 --records mine
     """
     from lab import TableSpec
+    from lab.profiles import BUDGETS
     from lab.report.frames import evidence_frame
     from lab.report.verdict import MEANINGS
 
@@ -72,7 +73,7 @@ def table(
     if spec.note:
         print(textwrap.fill(spec.note, 120))
     begun = (found.seeds > 0) & (found.seeds < found.wanted)
-    for at in found[(found.verdict == "pending") | begun].profile.unique():
+    for at in found[(found.verdict == "pending") | begun].profile.replace(BUDGETS).unique():
         print(
             f"some cells are pending: `fedcon pending --only {name} --profile {at}` lists the runs"
         )
@@ -91,14 +92,16 @@ def _known(also: Path | None) -> Any:
 
 def table_in_columns(found: Any) -> str:
     """A `table_frame` as a terminal shows it: numbers with the decimals of their units, "-" for none,
-    a dagger at what a substitute data set measured. A metric or profile that all cells have is said above.
+    a dagger at what a substitute data set measured. A metric or budget that all cells have is said above.
     """
+    from lab.profiles import BUDGETS
     from lab.report.tables import formatted
 
     shown = found.assign(
         seeds=found.seeds.astype(str) + " of " + found.wanted.astype(str),
         column=found.column.where(found.stand_in == "", found.column + " †"),
         difference=found.difference.where(found.verdict != "not compared"),
+        budget=found.profile.replace(BUDGETS),
     )
     none = [None] * len(shown)
     for name, spread in (
@@ -108,7 +111,7 @@ def table_in_columns(found: Any) -> str:
     ):
         values = zip(shown[name], spread, shown.unit, strict=True)
         shown[name] = [formatted(value, std, unit) or "-" for value, std, unit in values]
-    alike = [name for name in ("metric", "profile") if shown[name].nunique() == 1]
+    alike = [name for name in ("metric", "budget") if shown[name].nunique() == 1]
     said = ", ".join(f"{name} {shown[name].iloc[0]}" for name in alike)
     columns = [name for name in SHOWN.split() if name not in alike]
     return f"{said}\n{shown[columns].to_string(index=False)}".lstrip("\n")
@@ -126,18 +129,19 @@ def pending(
     \b
     Examples:
       fedcon pending --profile paper --limit 50
-      fedcon pending --only fedvck/ladder --profile converged
+      fedcon pending --only fedvck/ladder --profile reduced
     """
     from lab import queue
+    from lab.profiles import BUDGETS
 
-    items = queue.pending(profile, only=only)
+    items, budget = queue.pending(profile, only=only), BUDGETS.get(profile, profile)
     for item in items[:limit]:
-        options = ("--cell", item.cells[0], "--profile", profile)
+        options = ("--cell", item.cells[0], "--profile", budget)
         line = shlex.join(["fedcon", "run", *options, "--seed", str(item.experiment.seed)])
         more = f"  and {len(item.cells) - 1} more cells" if len(item.cells) > 1 else ""
         print(line + more + (f"  ({item.missing})" if item.missing else ""))
     can = sum(item.missing is None for item in items)
-    print(f"{len(items)} runs pending at the {profile} profile, {can} can run here")
+    print(f"{len(items)} runs pending at the budget {budget}, {can} can run here")
 
 
 def _found(cell: str, profile: str | None, known: Any) -> tuple[Any, list[Any]]:
@@ -198,6 +202,7 @@ def check(
     """
     from core.federation import Runtime
     from lab import queue, records
+    from lab.profiles import BUDGETS
     from lab.report.evidence import comparison
 
     known = records()
@@ -208,7 +213,9 @@ def check(
     book = [known[one.id] for one in found.experiments if one.id in known]
     if took := [one.core_seconds for one in book if not math.isnan(one.core_seconds)]:
         of_one = f"{statistics.mean(took):,.0f} s of one core"
-        print(f"profile {found.profile}: a run of the book took {of_one}")
+        print(
+            f"budget {BUDGETS.get(found.profile, found.profile)}: a run of the book took {of_one}"
+        )
     for one in runs:
         record, path, computed = queue.measure_anew(one, found.paper, out, runtime)
         yours.append(record)

@@ -10,12 +10,12 @@ import pandas as pd
 
 from lab import Record, TableSpec, records
 from lab.experiment import PROFILES
+from lab.profiles import BUDGETS
 from lab.published import Published
 from lab.report.charts import curve_frame, curves
 from lab.report.claims import lead_over
 from lab.report.frames import best_cells, table_runs
 from lab.report.intervals import interval
-from lab.report.tables import BUDGETS
 from lab.report.verdict import (
     EXACT,
     SEEDS,

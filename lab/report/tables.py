@@ -11,7 +11,7 @@ import pandas as pd
 
 from lab import Record, TableSpec, records
 from lab.importing import records_below
-from lab.profiles import Profile
+from lab.profiles import BUDGETS, Profile
 from lab.report import style
 from lab.report.frames import AND, BEST_FIRST, evidence_frame, left_out, table_frame
 from lab.report.summary import summary_frame
@@ -19,8 +19,6 @@ from lab.report.verdict import VERDICTS
 
 #: columns of a grid that fit a page
 ACROSS = 4
-#: what a page calls a budget that records know by another name
-BUDGETS = {"converged": "reduced"}
 
 
 def table(

@@ -217,7 +217,7 @@ def test_a_table_says_what_was_run_and_what_is_to_be_known_of_it(capsys):
     assert main(["table", "fedvck/3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     head, last = lines[2].split(), lines[-1]
-    assert lines[1] == "metric accuracy, profile laptop"
+    assert lines[1] == "metric accuracy, budget laptop"
     assert not {"metric", "profile"} & set(head) and {"measured", "seeds"} <= set(head)
     stands_in = next(line for line in lines if "pneumoniamnist_224-0.05" in line)
     assert "†" in stands_in and " of 3" in stands_in
@@ -240,7 +240,7 @@ def test_a_pending_run_has_its_command(capsys, monkeypatch):
     first, second = capsys.readouterr().out.splitlines()
     command = f"fedcon run --cell 'fedmk/1/FedAvg/a b' --profile laptop --seed {run.seed}"
     assert first == f"{command}  and 1 more cells"
-    assert second == "1 runs pending at the laptop profile, 1 can run here"
+    assert second == "1 runs pending at the budget laptop, 1 can run here"
 
 
 def test_tables_and_algorithms_are_listed_where_no_name_is_given(capsys):
