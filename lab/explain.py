@@ -46,7 +46,8 @@ def explanation(cell: Cell) -> str:
         changes = [old for old, new in itertools.pairwise(steps) if old[0] != new[0]]
         for place, (value, where) in enumerate(reversed([*changes, steps[-1]])):
             rows.append(("  in place of" if place else name, as_set(value), where))
-    return "\n".join([f"{cell.address} at the budget {BUDGETS.get(cell.profile, cell.profile)}", "", *aligned(rows)])
+    budget = BUDGETS.get(cell.profile, cell.profile)
+    return "\n".join([f"{cell.address} at the budget {budget}", "", *aligned(rows)])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
