@@ -351,7 +351,7 @@ class TableSpec(Part):
         """The unit in which a metric is printed, or would be."""
         if rows := self._published.get(metric):
             return rows[0]["unit"]
-        if metric.startswith(("mia_auc", "mia_server_auc")):
+        if metric.startswith("mia_") and "auc" in metric:
             return "auc"
         return "MB" if metric.startswith("upload_mb") else "percent"
 
@@ -453,7 +453,10 @@ def _read(path: Path, _stamps: tuple[int, ...]) -> TableSpec:
 
 
 #: how the names of metrics begin of which less is better
-LESS = ("condensation_ratio", "emd", "hd95", "mia_auc", "mia_server_auc", "mia_tpr", "upload")
+LESS = (
+    *("condensation_ratio", "emd", "hd95", "upload"),
+    *("mia_auc", "mia_nearest", "mia_server_auc", "mia_tpr"),
+)
 
 
 @attrs.frozen(eq=False, kw_only=True)

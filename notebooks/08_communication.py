@@ -44,7 +44,6 @@ from core.models import count_parameters
 from core.rng import Rng
 from lab.report import curves, lines, show, source
 from lab.report.lesson import ADVERSARIAL, SMALL, Lesson, small_lesson
-from lab.report.results import bytes_by_kind
 
 # %% [markdown]
 # ## The ledger
@@ -69,7 +68,18 @@ runs = {
     "GDD-FL": lesson.run("gddfl"),
     "FedIOD": asked.run(),
 }
-bytes_by_kind({name: run.record for name, run in runs.items()})
+sent = {
+    name: pd.Series(
+        {
+            (way, kind): size / len(run.record.rounds)
+            for way, kinds in run.record.bytes.items()
+            for kind, size in kinds.items()
+        }
+    )
+    for name, run in runs.items()
+}
+table = pd.DataFrame(sent).fillna(0).round().astype(int)
+table.rename_axis(["direction", "kind"])
 
 # %% [markdown]
 # These are bytes of a round, the mean over rounds, over all clients; FedVCK's Table 10 has words in their place. Nothing

@@ -30,7 +30,7 @@ import pandas as pd
 from lab import TableSpec
 from lab.report import dots, show, table, table_frame
 from lab.report.frames import table_runs
-from lab.report.results import gains, leads, readings_beside, reporting_rules
+from lab.report.results import by_rule, gains, leads, readings_beside
 from lab.report.tuning import tuning_table
 
 best = None if shown == "best" else shown
@@ -171,10 +171,14 @@ tries.drop(columns="mean").style.format(
 # step; the mean of the last five rounds counts (%):
 
 # %%
-schedules = reporting_rules(table_runs("fedmk", "schedule_cifar10", ["paper"]))
-schedules = schedules.droplevel("column")
+ruled = by_rule(table_runs("fedmk", "schedule_cifar10", ["paper"])).groupby(
+    "row"
+)
+schedules = (
+    ruled[["mean of last five", "last"]].mean().assign(runs=ruled.size())
+)
 schedules = schedules.sort_values("mean of last five", ascending=False)
-schedules[["mean of last five", "last", "runs"]].round(1)
+schedules.round(1)
 
 # %% [markdown]
 # ## What this leaves of the lead

@@ -334,17 +334,6 @@ def trained(
     return model
 
 
-def learned(
-    task: Task, inputs: torch.Tensor, labels: torch.Tensor, steps: int, rng: Rng, networks: int = 3
-) -> dict[str, float]:
-    """What images in the form of network inputs teach: how many `images` they are, the mean test
-    `accuracy (%)` of fresh networks after some steps on them, and its `std` between networks.
-    """
-    pupils = (trained(task, inputs, labels, steps, rng.at("pupil", k)) for k in range(networks))
-    scores = pd.Series([100 * task.evaluate(pupil)["accuracy"] for pupil in pupils])
-    return {"images": len(labels), "accuracy (%)": scores.mean(), "std": scores.std()}
-
-
 def condensed(
     task: Task,
     model: Classifier,

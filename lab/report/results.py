@@ -95,12 +95,6 @@ def by_rule(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(column=runs["column"].to_list(), row=runs["row"].to_list())
 
 
-def reporting_rules(runs: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds of `by_rule` for every column and row, and their number, `runs`."""
-    by = by_rule(runs).drop(columns="seed").groupby(["column", "row"], sort=False)
-    return by.mean().assign(runs=by.size())
-
-
 def gains_by_rule(runs: pd.DataFrame, row: str, against: str) -> pd.DataFrame:
     """By how many points a row is above another by each of `by_rule`, over the seeds that both have: a row
     for each `column` and `rule`, with the mean `gain`, the ends of its 90% interval, `low` and `high`, and
@@ -231,20 +225,3 @@ def readings_beside(
         rows[cell.row] = (*mean_and_std(found), len(found), beside.value, said)
     columns = ["measured", "std", "seeds", "printed", "verdict"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-
-
-def bytes_by_kind(runs: Mapping[str, Record]) -> pd.DataFrame:
-    """Bytes by direction and kind of content (rows), over all clients, for named records (columns): of a
-    round, the mean over rounds.
-    """
-    sent = {
-        name: pd.Series(
-            {
-                (way, kind): size / len(record.rounds)
-                for way, kinds in record.bytes.items()
-                for kind, size in kinds.items()
-            }
-        )
-        for name, record in runs.items()
-    }
-    return pd.DataFrame(sent).fillna(0).round().astype(int).rename_axis(["direction", "kind"])

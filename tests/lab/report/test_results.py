@@ -10,15 +10,14 @@ from lab import TableSpec
 from lab.published import Published
 from lab.report.frames import metrics_frame, table_runs
 from lab.report.results import (
+    by_rule,
     by_seed,
-    bytes_by_kind,
     column_curves,
     cost,
     gains,
     gains_by_rule,
     leads,
     readings_beside,
-    reporting_rules,
     verdicts_by_rule,
 )
 from tests.lab.report.made import record as made
@@ -125,7 +124,7 @@ def ran(row, seed, *percent, algorithm="fedmk"):
 def test_rules_of_reporting_read_the_same_rounds_in_their_own_way(algorithm, seen):
     """FedGen's code tests FedEnsemble after a round, so its last one counts."""
     one = pd.DataFrame([ran("y", 0, 10, 90, 30, 50, 70, 60, 80, algorithm=algorithm)])
-    found = reporting_rules(one).loc[("x", "y")].to_dict()
+    found = by_rule(one).drop(columns=["seed", "column", "row"]).iloc[0].to_dict()
     assert found == pytest.approx(
         {
             "last": 80,
@@ -133,7 +132,6 @@ def test_rules_of_reporting_read_the_same_rounds_in_their_own_way(algorithm, see
             "five best": (90 + 80 + 70 + 60 + 50) / 5,
             "best": 90,
             "five best, tested before training": sum(seen) / 5,
-            "runs": 1,
         }
     )
 
@@ -203,15 +201,6 @@ def test_curves_of_a_column_bear_the_names_of_its_rows():
     label = figure.get_label()
     assert label.startswith(f"{column}, budget laptop. ")
     assert "FedAvg = FedAvg, ten batches a round goes from 50 to 50" in label
-
-
-def test_bytes_are_those_of_the_ledger():
-    (run, *_) = TableSpec.find("fedvck", "3").cells("laptop")[0].experiments
-    sent = {"up": {"images": 10, "labels": 3}, "down": {"parameters": 8}}
-    found = bytes_by_kind({"one": record(run, **sent), "two": record(run, up={"images": 4})})
-    up = {("up", "images"): 5, ("up", "labels"): 2}
-    assert found["one"].to_dict() == up | {("down", "parameters"): 4}
-    assert found.loc[("up", "images"), "two"] == 2 and found["two"].sum() == 2
 
 
 def test_rows_are_summed_up_over_their_seeds():
