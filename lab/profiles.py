@@ -67,8 +67,9 @@ class Profile(Changes):
 
     @classmethod
     def load(cls, name: str, root: Path | None = None) -> Profile:
-        """The profile of that name. Raises InputError for an unknown one or a bad file."""
+        """The profile of that name, or of that budget. InputError for an unknown one or a bad file."""
         known = profiles(root)
+        name = next((stored for stored, shown in BUDGETS.items() if shown == name), name)
         if name not in known:
             raise unknown("profile", name, known)
         return known[name]
@@ -116,7 +117,7 @@ def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
     parts = [stated, *chosen.overrides(by_hand["algorithm"], chosen.where)]
     freed = _freed(by_hand.get("settings", {}), merge(parts, alpha).fields)
     found = merge([*parts, Override("stated by hand", {"settings": freed}), stated], alpha)
-    return Experiment.from_dict({**found.fields, "profile": profile})
+    return Experiment.from_dict({**found.fields, "profile": chosen.name})
 
 
 def _freed(asked: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, None]:

@@ -28,7 +28,9 @@ command = app.command
 
 def _stored(name: str | None) -> str | None:
     """The name of a budget in tables and records."""
-    return "converged" if name == "reduced" else name
+    from lab.profiles import Profile
+
+    return Profile.load(name).name if name else None
 
 
 BUDGET = Option(

@@ -68,6 +68,12 @@ def test_a_stand_in_is_labelled_and_draws_its_own_partition():
 MNIST = {"algorithm": "fedavg", "dataset": "mnist"}
 
 
+def test_a_budget_may_be_called_as_pages_call_it():
+    asked = {"algorithm": "fedavg", "dataset": "digits"}
+    assert apply("reduced", asked) == apply("converged", asked)
+    assert TableSpec.find("fedvck", 11).cells("reduced")[0].command().endswith("--profile reduced")
+
+
 def test_by_hand_what_is_stated_holds():
     asked = MNIST | {"partition": LAPTOP["partition"], "seed": 3}
     assert apply("laptop", asked) == Experiment(**MNIST, **LAPTOP, seed=3)
