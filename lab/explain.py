@@ -13,7 +13,7 @@ from core import algorithms
 from lab.experiment import Experiment
 from lab.forms import OPEN, short
 from lab.overrides import Override, merge
-from lab.profiles import BUDGETS
+from lab.profiles import budget_name
 from lab.table import Cell
 
 
@@ -46,8 +46,8 @@ def explanation(cell: Cell) -> str:
         changes = [old for old, new in itertools.pairwise(steps) if old[0] != new[0]]
         for place, (value, where) in enumerate(reversed([*changes, steps[-1]])):
             rows.append(("  in place of" if place else name, as_set(value), where))
-    budget = BUDGETS.get(cell.profile, cell.profile)
-    return "\n".join([f"{cell.address} at the budget {budget}", "", *aligned(rows)])
+    where = f"{cell.address} at the budget {budget_name(cell.profile)}"
+    return "\n".join([where, "", *aligned(rows)])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -91,15 +91,13 @@ class Part(BaseModel):
     def _sort_keys(cls, data: Any) -> Any:
         if not _is_mapping(data):
             raise InputError(f"must map names to values, not {brief(data)}")
-        own = set(cls.model_fields) - {"fields"}
-        states = "fields" in cls.model_fields
+        own, states = set(cls.model_fields) - {"fields"}, "fields" in cls.model_fields
+        known = own | FIELDS if states else own
         for key in data:
-            if key not in own | (FIELDS if states else set()):
-                raise unknown("key", key, own | (FIELDS if states else set()))
+            if key not in known:
+                raise unknown("key", key, known)
         fields = {key: value for key, value in data.items() if key not in own}
-        return {key: data[key] for key in data if key in own} | (
-            {"fields": fields} if states else {}
-        )
+        return {k: data[k] for k in data if k in own} | ({"fields": fields} if states else {})
 
 
 Form = TypeVar("Form", bound=BaseModel)

@@ -12,6 +12,7 @@ import attrs
 
 from core import models
 from core.errors import InputError, brief, unknown
+from core.files import path_of
 from lab.experiment import Experiment
 from lab.record import ADHOC, RESULTS, Record, records
 from lab.table import TableSpec
@@ -102,7 +103,7 @@ def records_below(folder: str | Path) -> list[Record]:
 
 
 def _below(given: str | Path) -> list[Path]:
-    folder = Path(given).expanduser()
+    folder = path_of(given) or Path()
     paths = sorted(folder.glob("*.json" if folder.name == ADHOC else "*/*.json"))
     if not paths:
         raise InputError(

@@ -16,8 +16,10 @@ from lab.experiment import PROFILES, Experiment
 from lab.forms import TABLES, Fields, Limits, Part, Text, checked_values, read, read_yaml, short
 from lab.overrides import Override, merge
 
-#: what a page and a command call a budget that records know by another name
-BUDGETS = {"converged": "reduced"}
+
+def budget_name(profile: str) -> str:
+    """What pages and commands call the budget of a profile; `converged` is its name in records."""
+    return "reduced" if profile == "converged" else profile
 
 
 class Changes(Part):
@@ -69,7 +71,7 @@ class Profile(Changes):
     def load(cls, name: str, root: Path | None = None) -> Profile:
         """The profile of that name, or of that budget. InputError for an unknown one or a bad file."""
         known = profiles(root)
-        name = next((stored for stored, shown in BUDGETS.items() if shown == name), name)
+        name = {budget_name(stored): stored for stored in known}.get(name, name)
         if name not in known:
             raise unknown("profile", name, known)
         return known[name]

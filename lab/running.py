@@ -198,11 +198,7 @@ def _taken(
     """Enter rounds into the record and its file as they come; whether there was time for all."""
     in_time, total = _in_time(deadline), record.experiment.rounds
     name = f"{record.experiment.algorithm}, seed {record.experiment.seed}"
-    with (
-        Bar(name, total, progress) as bar,
-        listening(bar.tell),
-        _failure_recorded(record, path),
-    ):
+    with Bar(name, total, progress) as bar, listening(bar.tell), _failure_recorded(record, path):
         in_time()  # from here on the first round is timed
         for result in results:
             record.add(result)

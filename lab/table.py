@@ -46,7 +46,7 @@ from lab.forms import (
     short,
 )
 from lab.overrides import Merged, Override, merge
-from lab.profiles import BUDGETS, Changes, Profile
+from lab.profiles import Changes, Profile, budget_name
 from lab.published import Published, join_match, match_one, of_table, read_published
 from lab.record import Record, find
 
@@ -587,5 +587,4 @@ class Cell:
 
     def command(self) -> str:
         """The command that runs this cell, all seeds."""
-        budget = BUDGETS.get(self.profile, self.profile)
-        return f"fedcon run --cell {self.address} --profile {budget}"
+        return f"fedcon run --cell {self.address} --profile {budget_name(self.profile)}"

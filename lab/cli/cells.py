@@ -52,7 +52,7 @@ def table(
       fedcon table fedvck/11 --records mine
     """
     from lab import TableSpec
-    from lab.profiles import BUDGETS
+    from lab.profiles import budget_name
     from lab.report.frames import evidence_frame
     from lab.report.verdict import MEANINGS
 
@@ -73,7 +73,7 @@ def table(
     if spec.note:
         print(textwrap.fill(spec.note, 120))
     begun = (found.seeds > 0) & (found.seeds < found.wanted)
-    for at in found[(found.verdict == "pending") | begun].profile.replace(BUDGETS).unique():
+    for at in found[(found.verdict == "pending") | begun].profile.map(budget_name).unique():
         print(
             f"some cells are pending: `fedcon pending --only {name} --profile {at}` lists the runs"
         )
@@ -94,14 +94,14 @@ def table_in_columns(found: Any) -> str:
     """A `table_frame` as a terminal shows it: numbers with the decimals of their units, "-" for none,
     a dagger at what a substitute data set measured. A metric or budget that all cells have is said above.
     """
-    from lab.profiles import BUDGETS
+    from lab.profiles import budget_name
     from lab.report.tables import formatted
 
     shown = found.assign(
         seeds=found.seeds.astype(str) + " of " + found.wanted.astype(str),
         column=found.column.where(found.stand_in == "", found.column + " †"),
         difference=found.difference.where(found.verdict != "not compared"),
-        budget=found.profile.replace(BUDGETS),
+        budget=found.profile.map(budget_name),
     )
     none = [None] * len(shown)
     for name, spread in (
@@ -132,9 +132,9 @@ def pending(
       fedcon pending --only fedvck/ladder --profile reduced
     """
     from lab import queue
-    from lab.profiles import BUDGETS
+    from lab.profiles import budget_name
 
-    items, budget = queue.pending(profile, only=only), BUDGETS.get(profile, profile)
+    items, budget = queue.pending(profile, only=only), budget_name(profile)
     for item in items[:limit]:
         options = ("--cell", item.cells[0], "--profile", budget)
         line = shlex.join(["fedcon", "run", *options, "--seed", str(item.experiment.seed)])
@@ -202,7 +202,7 @@ def check(
     """
     from core.federation import Runtime
     from lab import queue, records
-    from lab.profiles import BUDGETS
+    from lab.profiles import budget_name
     from lab.report.evidence import comparison
 
     known = records()
@@ -213,9 +213,7 @@ def check(
     book = [known[one.id] for one in found.experiments if one.id in known]
     if took := [one.core_seconds for one in book if not math.isnan(one.core_seconds)]:
         of_one = f"{statistics.mean(took):,.0f} s of one core"
-        print(
-            f"budget {BUDGETS.get(found.profile, found.profile)}: a run of the book took {of_one}"
-        )
+        print(f"budget {budget_name(found.profile)}: a run of the book took {of_one}")
     for one in runs:
         record, path, computed = queue.measure_anew(one, found.paper, out, runtime)
         yours.append(record)

@@ -114,7 +114,7 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
     name, *rest = (partition or "dirichlet").split(",")
     if name.endswith(".json") and not rest:
         name, rest = "file", [f"file={name}"]
-    options = pairs(rest) | ({} if alpha is None else {"alpha": alpha})
+    options = pairs([*rest, *([] if alpha is None else [f"alpha={alpha!r}"])])
     file = options.get("file")
     if isinstance(file, str) and Path(file).is_file():  # else it is below the data folder
         options["file"] = str(Path(file).absolute())

@@ -53,7 +53,11 @@ class LocalWorkers:
     def submit(self, job: Callable) -> Future:
         """Begin a job on a worker that is free."""
         free = min(set(range(self.capacity)) - set(self._busy.values()))
-        future = self._pools[free].submit(job)
+        try:
+            future = self._pools[free].submit(job)
+        except BrokenProcessPool as lost:  # while it had nothing to do
+            future = Future()
+            future.set_exception(lost)
         self._busy[future] = free
         return future
 

@@ -210,15 +210,10 @@ def partition_plot(
         classes: names of the classes; by default their numbers.
     """
     targets = np.asarray(labels).astype(np.int64)
-    names = [
-        str(one) for one in (range(int(targets.max(initial=0)) + 1) if classes is None else classes)
-    ]
-    counts = np.stack(
-        [
-            np.bincount(targets[np.asarray(part, dtype=np.int64)], minlength=len(names))
-            for part in parts
-        ]
-    )
+    numbers = range(int(targets.max(initial=0)) + 1)
+    names = list(map(str, numbers if classes is None else classes))
+    held_by = [targets[np.asarray(part, dtype=np.int64)] for part in parts]
+    counts = np.stack([np.bincount(of, minlength=len(names)) for of in held_by])
     (client, cls), sizes, held = np.nonzero(counts), counts.sum(1), (counts > 0).sum(1)
     with canvas(min(2.2 + 0.55 * len(names), 12), min(1.5 + 0.27 * len(parts), 14), title) as axes:
         # 300 square points for the largest cell: neighbouring dots then just touch

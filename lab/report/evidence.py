@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 
 from lab import Record
 from lab.explain import aligned
-from lab.profiles import BUDGETS
+from lab.profiles import budget_name
 from lab.record import REPOSITORY, book_files, reckoning
 from lab.report.tables import formatted, with_spread
 from lab.report.verdict import REDUCED, Judgement, budget, judge, measured, planned
@@ -63,9 +63,7 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
     """Three lines of numbers in the paper's unit with verdicts, and per seed whether the bits are the
     book's; `book` and `yours` are complete records of the cell, in part.
     """
-    lines = [
-        f"{cell.address}: {cell.metric} ({cell.unit}), budget {BUDGETS.get(cell.profile, cell.profile)}"
-    ]
+    lines = [f"{cell.address}: {cell.metric} ({cell.unit}), budget {budget_name(cell.profile)}"]
     if cell.stand_in or cell.cut:
         rounds = f"{cell.experiments[0].rounds} rounds"
         lines += [f"not what the paper ran: {', '.join(filter(None, (cell.stand_in, rounds)))}"]

@@ -31,13 +31,13 @@ class Conclusion(Part):
     paper: Annotated[list[Text], Field(max_length=2)] = Field([])
 
 
-def conclusions(paper: str, measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
+def conclusions(paper: str) -> pd.DataFrame:
     """The conclusions on a paper's results, a row each: `name`, the difference in the paper's unit (`value`),
     the ends of its 90% interval (`low`, `high`), and what the `paper` reports for it.
 
     Raises InputError where records do not support a conclusion.
     """
-    known, stated = records() if measured is None else measured, read_yaml(CONCLUSIONS)[paper]
+    known, stated = records(), read_yaml(CONCLUSIONS)[paper]
     rows = [(entry["says"], *supported(Conclusion(**entry), known)) for entry in stated]
     return pd.DataFrame(rows, columns=["name", "value", "low", "high", "paper"])
 

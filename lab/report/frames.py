@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -109,13 +110,10 @@ def table_runs(
     """
     known = records() if measured is None else measured
     spec = TableSpec.find(paper, str(table))
+    shown = itertools.chain(*map(spec.cells, profiles or ()))
     rows = [
         (cell.column, cell.row, cell.profile, run.experiment.seed, run.experiment.id, run)
-        for cell in (
-            best_cells(spec, known)
-            if profiles is None
-            else [cell for profile in profiles for cell in spec.cells(profile)]
-        )
+        for cell in (best_cells(spec, known) if profiles is None else shown)
         if not cell.cut
         for run in cell.records(known)
     ]

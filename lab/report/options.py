@@ -13,6 +13,7 @@ import attrs
 
 from core import algorithms
 from core.data.drawn import ALWAYS_HERE
+from core.errors import one_line
 from core.federation import CLASSIFICATION
 from lab.explain import as_set
 
@@ -21,14 +22,16 @@ _FIELD = re.compile(r"    (\w+): .* = ")
 
 def overview() -> str:
     """Every algorithm with the first sentence of its description, a line each, and what it is for where
-    that is not classification alone.
+    that is not classification alone; what is wrong with a file that is being written hides no other.
     """
     width, lines = max(map(len, algorithms.names())), []
     for name in algorithms.names():
-        kinds = algorithms.find(name).task_kinds
-        lines.append(
-            f"{name:{width}}  {_title(name)}" + f" ({', '.join(kinds)})" * (kinds != CLASSIFICATION)
-        )
+        try:
+            kinds = algorithms.find(name).task_kinds
+            said = _title(name) + f" ({', '.join(kinds)})" * (kinds != CLASSIFICATION)
+        except Exception as error:
+            said = f"cannot be used yet: {one_line(error, 200)}"
+        lines.append(f"{name:{width}}  {said}")
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lab import Record, TableSpec, records
 from lab.experiment import PROFILES
-from lab.profiles import BUDGETS
+from lab.profiles import budget_name
 from lab.published import Published
 from lab.report.charts import curve_frame, curves
 from lab.report.claims import lead_over
@@ -43,7 +43,7 @@ def column_curves(runs: pd.DataFrame) -> Iterator[Figure]:
         yield curves(
             list(of.drop_duplicates("id")["record"]),
             by=lambda record, names=names: names[record.experiment.id],  # type: ignore[misc]
-            title=f"{column}, budget {BUDGETS.get(str(profile), profile)}",
+            title=f"{column}, budget {budget_name(str(profile))}",
         )
 
 
@@ -66,7 +66,7 @@ def cost(paper: str, measured: Mapping[str, Record] | None = None) -> pd.DataFra
         gpu = runs[core.isna()].map(lambda one: one.seconds)
         rows[profile] = core.count(), core.sum() / 3600, len(gpu), gpu.sum() / 3600
     columns = ["runs on CPUs", "core hours", "runs on GPUs", "GPU hours"]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename(index=BUDGETS)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename(index=budget_name)
 
 
 def by_rule(runs: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lab import Record, TableSpec, records
 from lab.importing import records_below
-from lab.profiles import BUDGETS, Profile
+from lab.profiles import Profile, budget_name
 from lab.report import style
 from lab.report.frames import AND, BEST_FIRST, evidence_frame, left_out, table_frame
 from lab.report.summary import summary_frame
@@ -177,7 +177,7 @@ def _cell(row: pd.Series) -> str:
             f'<span class="sr">printed </span><span class="printed">{escape(_printed(row))}</span>'
         )
     said = [f"n = {row['seeds']}"] * bool(row["seeds"])
-    said += [BUDGETS.get(row["profile"], row["profile"])] * bool(row["several"] and row["seeds"])
+    said += [budget_name(row["profile"])] * bool(row["several"] and row["seeds"])
     if not pd.isna(row["measured"]):
         value = formatted(row["measured"], row["std"], row["unit"]) + "†" * bool(row["stand_in"])
         lines.append(f'<span class="sr">measured </span>{value}')
@@ -192,8 +192,8 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
     seen = frame[frame["measured"].notna()]
     columns = (frame if seen.empty else seen).groupby("profile", sort=False)["column"].unique()
     places = [
-        f"<i>{BUDGETS.get(name, name)}</i>"
-        + (f" ({escape(', '.join(columns[name]))})" if len(columns) > 1 else "")
+        f"<i>{budget_name(name)}</i>"
+        + f" ({escape(', '.join(columns[name]))})" * (len(columns) > 1)
         for name in BEST_FIRST
         if name in columns
     ]
@@ -206,19 +206,15 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
             "directions are judged between rows of one budget."
         )
     reduced = [Profile.load(name) for name in BEST_FIRST[1:] if (seen["profile"] == name).any()]
-    for profile in reduced:
-        lines.append(
-            f"<i>{BUDGETS.get(profile.name, profile.name)}</i>: "
-            f"{escape(profile.meaning if compared else profile.budget)}"
-        )
+    for one in reduced:
+        said = one.meaning if compared else one.budget
+        lines.append(f"<i>{budget_name(one.name)}</i>: {escape(said)}")
     if stand_ins := sorted(set(seen["stand_in"]) - {""}):
         lines.append(f"† measured on other data than the paper's: {escape('; '.join(stand_ins))}.")
     about = [re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(spec.note or ""))]
     if spec.unfair and reduced:
         lines.append(f"No fair comparison; counts for no total, no claim: {escape(spec.unfair)}.")
-    about += [
-        f"<i>{BUDGETS.get(one.name, one.name)}</i>: {escape(one.description)}" for one in reduced
-    ]
+    about += [f"<i>{budget_name(one.name)}</i>: {escape(one.description)}" for one in reduced]
     return f"<p>{'<br>'.join(lines)}</p>" + style.folded(
         "About this table and its budget", "".join(f"<p>{text}</p>" for text in about if text)
     )
@@ -237,7 +233,7 @@ def _details(frame: pd.DataFrame) -> str:
             "seeds": frame["seeds"].astype(str) + " of " + frame["wanted"].astype(str),
             "versions of the program": frame["codes"].astype(str).where(versions, ""),
             "computed in": frame["reckoned"].where(frame["reckoned"].str.contains(AND), ""),
-            "budget": frame["profile"].replace(BUDGETS),
+            "budget": frame["profile"].map(budget_name),
             "difference": [
                 formatted(value, None, unit, "+")
                 for value, unit in zip(frame["difference"], units, strict=True)

@@ -68,16 +68,13 @@ def _in_words(settings: Mapping[str, float | str]) -> str:
     )
 
 
-def settings_seen(
-    dataset: str, alpha: float, measured: Mapping[str, Record] | None = None
-) -> pd.DataFrame:
+def settings_seen(dataset: str, alpha: float) -> pd.DataFrame:
     """How many settings of each method were run with test images of a column in view, from which the best
     could be chosen: `method`, `settings`, and how many of them `at the paper's size` (profile `converged`,
     ten rounds). Runs under attack are left out.
     """
-    known = records() if measured is None else measured
     rows = []
-    for record in known.values():
+    for record in records().values():
         run = record.experiment
         split = (run.partition.get("alpha"), str(run.partition.get("file", "")))
         column = run.dataset == dataset and (

@@ -27,6 +27,7 @@ run --algorithm fedavg --dataset nuclei_drawn --profile quick -> take unet
 --alpha 0 -> alpha
 --alpha nan -> alpha
 --alpha 1 --partition iid -> alpha
+--alpha 2 --partition dirichlet,alpha=1 -> 'alpha' is set twice
 --clients 3 --active 4 -> active
 --rounds 0 -> rounds
 --seed -1 -> seed
@@ -79,6 +80,7 @@ data convert brats2018 nowhere -> no folder nowhere
 book burn -> build
 book execute 11_fedvck -> it takes no pages
 import tests/e2e -> no records
+runs ~nobodys/runs -> home directory
 """
 ALONE = {
     f"run {mode} {option} {text}": option

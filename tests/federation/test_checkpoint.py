@@ -1,6 +1,7 @@
 """What a run resumes from: the same run, whole, or one clear line."""
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from core.baselines.fedavg import FedAvg
 from core.federation import Ledger, Runtime, State
 from core.federation.checkpoint import Checkpoint, restore, save
 from core.federation.tensors import fingerprint
-from core.files import FileError
+from core.files import FileError, write_json
 from lab import Record, running
 from lab.running import run
 from tests.lab.small_runs import small
@@ -155,3 +156,13 @@ def test_a_state_that_is_not_finite_ends_the_run_in_its_round(tmp_path, monkeypa
         run(plain, runtime=Runtime(), record=tmp_path / "r.json")
     record = Record.load(tmp_path / "r.json")
     assert record.status == "failed" and "round 1" in record.notes[0] and not record.rounds
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("victim")])
+def test_what_is_planted_in_a_shared_folder_is_not_written_through(plant, tmp_path):
+    """A pipe or a link under the name that any file has before it is whole."""
+    (tmp_path / "victim").write_text("as it was")
+    plant(tmp_path / ".a.json.part")
+    write_json(tmp_path / "a.json", 1)
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"victim": "as it was", "a.json": "1\n"}

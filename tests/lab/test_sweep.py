@@ -17,7 +17,7 @@ from core.files import FileError, alone
 from lab import Experiment, queue
 from lab.queue import Pending
 from lab.ray import LOSSES, Lost, Progress, perform, sweep, workers
-from lab.ray.local import Here
+from lab.ray.local import Here, LocalWorkers
 from lab.source import code_version
 
 ROOT = Path(__file__).parents[2]
@@ -201,6 +201,19 @@ def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
     told = ["damaged", "another process is at", "RuntimeError: out of memory: tried", "MemoryError"]
     for one, words in zip(table, [*told, "begun", "accuracy"], strict=True):
         assert words in str(one) and "\n" not in str(one)
+
+
+def test_a_worker_that_is_lost_while_idle_has_a_new_one_in_its_place():
+    where, outcomes = LocalWorkers(1), []
+    for _ in range(3):
+        ((_, outcome),) = where.finished([where.submit(os.getpid)], 100)
+        outcomes.append(outcome)
+        if len(outcomes) == 1:
+            os.kill(outcome, signal.SIGKILL)
+            while not where._pools[0]._broken:
+                time.sleep(0.01)
+    where.stop()
+    assert isinstance(outcomes[1], Lost) and outcomes[2] not in (outcomes[0], os.getpid())
 
 
 def test_a_worker_with_other_code_than_the_caller_refuses(tmp_path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -104,3 +105,22 @@ def test_inception_runs_where_its_weights_are(monkeypatch, tmp_path):
 
 def sha256(hub: Path) -> str:
     return hashlib.sha256((hub / "checkpoints" / INCEPTION_FILE).read_bytes()).hexdigest()
+
+
+class Payload:
+    """Unpickling it makes a folder."""
+
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+def test_a_file_in_the_place_of_the_weights_is_never_run(tmp_path, monkeypatch):
+    """Though its hash begins as the published one does."""
+    pytest.importorskip("torchvision")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(Payload(), tmp_path / "checkpoints" / INCEPTION_FILE)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(image_quality, "INCEPTION_SHA256", sha256(tmp_path))
+    refused("cannot be read as weights", inception)
+    assert not (tmp_path / "ran").exists()

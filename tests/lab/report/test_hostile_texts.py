@@ -9,16 +9,14 @@ import attrs
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 
 import lab
+from core.errors import InputError
 from lab import Experiment, Record, TableSpec
-from lab.report import (
-    condensed_images,
-    partition_plot,
-    tables,
-)
+from lab.report import claims, condensed_images, partition_plot, tables
 from lab.report.figures import to_html
 from lab.report.site.generated import markdown_table
 from tests.lab.report import made
@@ -111,6 +109,21 @@ def test_texts_of_a_table(spec):
         for what in ("title", "row", "other", "column", "stood in for", "printed"):
             assert evil(what) in page, what
         assert known or evil("reason") in page
+
+
+def test_texts_of_claims_and_summaries(spec, tmp_path, monkeypatch):
+    assert "title <script>" in shown(tables.progress(measured=measured(spec))._repr_html_())
+    monkeypatch.setattr(claims, "CLAIMS", tmp_path)
+    kinds = {kind: evil(kind) for kind in ("test", "open", "not_testable")}
+    kinds["print"] = {"agrees": True, "because": evil("print")}
+    texts = {"claim": evil("claim"), "where": evil("where")}
+    listed = [texts | {kind: text} for kind, text in kinds.items()]
+    (tmp_path / "fedmk.yaml").write_text(yaml.safe_dump({"claims": listed}))
+    page = shown(claims.claims_table("fedmk")._repr_html_())
+    assert all(evil(what) in page for what in (*texts, *kinds))
+    (tmp_path / "fedmk.yaml").write_text(yaml.safe_dump({"claims": [texts | {"page": EVIL}]}))
+    with pytest.raises(InputError, match="claims, 1, page"):
+        claims.claims("fedmk")
 
 
 def test_names_of_classes_and_words_of_figures():
