@@ -42,7 +42,7 @@ from lab.report.intervals import interval, probability
 # What is compared depends on the budget of the runs:
 #
 # ```{figure} ../book/_static/verdicts.svg
-# :alt: Budgets on the left, questions in the middle, verdicts on the right. At the budgets paper and reduced the interval of ours minus the paper's number gives equivalent, consistent, inconclusive or different. What is different at the reduced budget is not enough budget, unless a sweep of budgets shows that more steps change nothing. What is different, while another choice that the paper leaves open is not, or the other way round, depends on our choice. At the laptop budget, or on other data, only the order of pairs of methods is compared: direction agrees, disagrees or unsure. The quick budget compares nothing.
+# :alt: Budgets on the left, questions in the middle, verdicts on the right. At the budgets paper and reduced the interval of ours minus the paper's number gives equivalent, consistent, inconclusive or different. What is different at the reduced budget, with fewer steps than the paper's, is not enough budget. What is different, while another choice that the paper leaves open is not, or the other way round, depends on our choice. At the laptop budget, or on other data, only the order of pairs of methods is compared: direction agrees, disagrees or unsure. The quick budget compares nothing.
 # :name: fig-verdicts
 # :width: 680px
 #
@@ -51,7 +51,9 @@ from lab.report.intervals import interval, probability
 #
 # - **equivalent**: the 90% interval of ours minus the paper's is within a margin: two points for percentages, 0.02 for areas
 #   under curves, else 2% of the paper's value.
-# - **different**: it is farther away than the margin, and the 95% interval leaves out 0.
+# - **different**: the difference is larger than the margin, and its 95% interval leaves out 0; with fewer steps than the
+#   paper's it is **not enough budget**, and where another choice that the paper leaves open is not different, **depends on our
+#   choice**.
 # - **inconclusive**: neither, and a difference of two and a half margins could have been missed.
 # - **consistent**: the rest.
 # - **direction agrees** or **disagrees**: of the pairs of methods that the paper tells apart, more than half are ordered as in

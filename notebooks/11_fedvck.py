@@ -151,7 +151,7 @@ same(w, condensation.importance(err, settings.b))
 same(P, condensation.selection_probabilities(w, group, groups))
 
 # %% [markdown]
-# An image that the model knows perfectly still has a third to a half of the weight of one that it gets quite wrong, so
+# At $b = 0.3$ an image that the model knows perfectly still has 43% of the weight of one that it gets quite wrong, so
 # the selection stays close to uniform. The larger the setting $b$, the less an image without error weighs. The first exercise asks for the limit. The authors' code takes a softmax of the
 # weights in place of their share, which is closer still.
 
@@ -191,7 +191,7 @@ show(
 # ## The server: which classes are confused?
 
 # %% [markdown] tags=["slide"]
-# Beside the images a client sends, for each class, the mean logits that $M_t$ gives its $n_{k,c}$ real images (Eq. 11).
+# Beside the images a client sends, for each class, the mean logits $f_{M_t}$ of its $n_{k,c}$ real images (Eq. 11).
 # The server averages these *logit prototypes* by numbers of images, $n_c = \sum_k n_{k,c}$ (Eq. 12):
 #
 # $$
@@ -219,7 +219,7 @@ same(prototypes, is_class.T @ logits / held.clamp(min=1)[:, None])
 
 # %% [markdown] tags=["slide"]
 # The classes other than $c$ with the largest logits on images of class $c$ are its *hard negatives* (Eq. 13; there $K$ is
-# their number, not that of clients). We look at three, `k` in the code; the run takes `negatives` of them.
+# their number, not that of clients). We look at three (`k`); a run takes as many as its setting `negatives` says.
 #
 # $$
 # \mathrm{HN}(c) = \operatorname*{arg\,topK}_{j \ne c} \; \mathbf{p}_c[j] .
@@ -278,7 +278,8 @@ pd.DataFrame(
 # ## The server: pushing them apart
 
 # %% [markdown] tags=["slide"]
-# *Feature prototypes* are the mean features of all condensed images of the rounds before (Eq. 14):
+# *Feature prototypes* are the mean features $\psi$, before the last layer, of all condensed images of a class from the
+# rounds before, $\mathcal{S}_c^{0, \dots, t-1}$ (Eq. 14):
 #
 # $$
 # \mathbf{f}_c^t = \frac{1}{|\mathcal{S}_c^{0, \dots, t-1}|}

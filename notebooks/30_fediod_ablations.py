@@ -153,7 +153,7 @@ pd.DataFrame(
 # L_\text{unique} = L_\text{conf} - \mathbb{E}_\xi \bigl[ H(\bar q) \bigr] :
 # $$ (eq:ioa-share)
 #
-# uniqueness alone already makes each teacher sure. In a run, without $L_\text{mimic}$ so that nothing drowns them:
+# uniqueness alone already makes each teacher less unsure. In a run, without $L_\text{mimic}$ so that nothing drowns them:
 
 # %%
 both = {

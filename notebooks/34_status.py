@@ -46,7 +46,7 @@ from lab.report.verdict import compare, judge, values
 # %% [markdown]
 # ## Claims
 #
-# Every claim of the four papers by its verdict; the brackets behind a claim say where the paper makes it, or that this book asks.
+# The figure counts the papers' claims by verdict. The tables have those of this book as well; the brackets behind a claim say where the paper makes it, or that this book asks.
 
 # %%
 show(claims_figure(claims_count()))
