@@ -101,10 +101,10 @@ def test_63_settings_of_fedvck_were_seen_with_test_images_of_one_column(runs):
 
 
 def test_the_package_says_the_same():
-    from lab.report.tallies import by_paper, numbers
+    from lab.report.tallies import by_paper
     from lab.report.tuning import settings_seen
 
-    table = by_paper(numbers())
+    table = by_paper()
     assert table.loc["numbers in print"].sum() == 943
     for paper in PAPERS:
         rows = [row for row in printed(paper) if row["value"] != "OOM"]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from lab import TableSpec
-from lab.profiles import BUDGETS
 from lab.report.site import pipeline
 from tests.lab.site.soundness import Visitor, problems, stated, styles_elsewhere
 
@@ -40,12 +39,11 @@ def test_a_browser_finds_nothing_wrong(visitor, page):
 def test_pages_do_not_contradict_each_other():
     """A command, and runs that several tables share, have one mean over as many seeds on all pages."""
     means, runs = defaultdict[object, set[str]](set), dict[str, tuple[str, str]]()
-    stored = {shown: name for name, shown in BUDGETS.items()}
     for row in (row for page in pipeline.pages() for row in stated(SITE, page)):
         command, measure, seeds = row["command"], row.get("measure"), row["seeds"].split()[0]
         if command not in runs:
             _, _, _, address, _, profile = command.split()
-            cell = TableSpec.find_cell(address, stored.get(profile, profile))
+            cell = TableSpec.find_cell(address, profile)
             runs[command] = cell.experiments[0].id, cell.record_metric
         means[command, measure].add(f"{row['measured']} over {seeds}")
         means[runs[command], measure, seeds].add(row["measured"])
