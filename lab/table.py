@@ -300,12 +300,6 @@ class TableSpec(Part):
         return _loaded(path)
 
     @classmethod
-    def ids(cls, root: Path | None = None) -> set[str]:
-        """The ids of all experiments that a cell of any table shows, at every profile."""
-        cells = (cell for spec in cls.all(root) for name in PROFILES for cell in spec.cells(name))
-        return {run.id for cell in cells for run in cell.experiments}
-
-    @classmethod
     def find_cell(cls, text: str, profile: str, root: Path | None = None) -> Cell:
         """The cell that PAPER/TABLE/ROW/COLUMN names, or PAPER/TABLE/ROW/COLUMN/METRIC, with the
         names as a table shows them or as `slug` writes them; case does not matter.

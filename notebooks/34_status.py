@@ -23,9 +23,10 @@ import json
 import attrs
 import numpy as np
 import pandas as pd
+import seaborn as sns
 
 from core.data import available
-from lab import TableSpec, records
+from lab import PROFILES, TableSpec, records
 from lab.record import REPOSITORY
 from lab.report import (
     by_paper,
@@ -37,7 +38,8 @@ from lab.report import (
     show,
     table,
 )
-from lab.report.claims import claims_count, claims_figure, claims_table
+from lab.report.charts import canvas
+from lab.report.claims import PAPERS, VERDICTS, claims_frame, claims_table
 from lab.report.intervals import OUTCOMES, interval
 from lab.report.style import sentences
 from lab.report.tuning import PROFILE, tuning_table
@@ -49,7 +51,18 @@ from lab.report.verdict import compare, judge, values
 # The figure counts the papers' claims by verdict. The tables have those of this book as well; the brackets behind a claim say where the paper makes it, or that this book asks.
 
 # %%
-show(claims_figure(claims_count()))
+found = {
+    name: claims_frame(paper).query("not ours")["verdict"].value_counts()
+    for paper, name in PAPERS.items()
+}
+counts = pd.DataFrame(found).reindex(VERDICTS).dropna(how="all")
+counts = counts.fillna(0).astype(int)
+with canvas(7.2, 0.8 + 0.36 * len(counts), "Claims by verdict") as axes:
+    sns.heatmap(counts, annot=True, fmt="d", cmap="crest", ax=axes)
+    axes.set(xlabel="", ylabel="")
+told = counts.astype(str) + " " + counts.index.to_numpy()[:, None]
+said = "; ".join(f"{paper}: {', '.join(told[paper])}" for paper in told)
+show(axes.figure, alt=f"Claims by verdict. {said}.")
 
 # %% [markdown]
 # A table counts columns and measures, and shows the lead over the best baseline of each. *Behind* are those where the interval of
@@ -260,7 +273,13 @@ held[held["difference"].abs() > 2].round(2)
 # others stay. Those *in a table* are False for tries that gave way to others and runs from before a table was changed.
 
 # %% tags=["hide-output"]
-in_tables = TableSpec.ids()
+in_tables = {
+    run.id
+    for spec in TableSpec.all()
+    for budget in PROFILES
+    for cell in spec.cells(budget)
+    for run in cell.experiments
+}
 runs = pd.DataFrame(
     {
         "in a table": name in in_tables,

@@ -18,7 +18,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import attrs
 import numpy as np
@@ -28,14 +28,10 @@ from pydantic import Field
 from lab import Record, TableSpec, records
 from lab.forms import TABLES, Part, Text, read, read_yaml, short
 from lab.report import style
-from lab.report.charts import canvas, describe
 from lab.report.frames import best_cells
 from lab.report.intervals import interval, probability
 from lab.report.verdict import EXACT, FULL, REDUCED, budget, by_column, differences, unfair, values
 from lab.table import Cell
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CLAIMS = TABLES.parent / "claims"
 #: the papers in the order of the book, and their names
@@ -386,31 +382,3 @@ def claims_table(paper: str, main: bool = False) -> style.Html:
             }
         )
     return style.sentences(pd.DataFrame(shown), escape=False)
-
-
-def claims_count() -> pd.DataFrame:
-    """How many claims of each paper have each verdict, the book's own questions left out."""
-    known = records()
-    frames = {paper: claims_frame(paper, known).query("not ours") for paper in PAPERS}
-    counts = {paper: frame["verdict"].value_counts() for paper, frame in frames.items()}
-    return pd.DataFrame(counts).reindex(VERDICTS).fillna(0).astype(int).T
-
-
-def claims_figure(counts: pd.DataFrame) -> Figure:
-    """`claims_count` as one bar for each paper."""
-    counts = counts.rename(index=PAPERS)
-    counts = counts.loc[:, counts.any()]
-    colours: Any = [SIGNS[name][1] for name in map(str, counts)]
-    with canvas(7.2, 3.4) as axes:
-        counts.plot.barh(stacked=True, color=colours, width=0.8, ax=axes, legend=False)
-        for bars in axes.containers:
-            axes.bar_label(bars, [int(n) or "" for n in bars.datavalues], label_type="center")
-        axes.invert_yaxis()
-        axes.set(xlabel="claims")
-        axes.grid(visible=False)
-        axes.figure.legend(loc="outside lower center", ncols=3)
-    said = [
-        f"{paper}: " + ", ".join(f"{n} {name}" for name, n in row.items() if n)
-        for paper, row in counts.iterrows()
-    ]
-    return describe(axes, "Claims by paper and verdict", "; ".join(said) + ".")

@@ -19,8 +19,7 @@ from lab.report.claims import (
     Claim,
     Lead,
     claims,
-    claims_count,
-    claims_figure,
+    claims_frame,
     claims_table,
     judge,
     refuted,
@@ -287,9 +286,7 @@ def test_a_rival_that_only_the_second_of_two_tables_has_is_not_lost():
 
 
 def test_every_verdict_is_counted_once_and_shown_with_links():
-    counts = claims_count()
-    assert counts.loc["fedvck"].sum() == LISTED["fedvck"] and tuple(counts.columns) == VERDICTS
-    label = claims_figure(counts).get_label()
-    assert all(name in label for name in (*PAPERS.values(), "holds in a test"))
+    found = claims_frame("fedvck").query("not ours")["verdict"]
+    assert len(found) == LISTED["fedvck"] and set(found) <= set(VERDICTS)
     html = claims_table("gddfl", main=True)._repr_html_()
     assert len(re.findall('<a href="25_gddfl_results.html">', html)) == 4 and "<script" not in html
