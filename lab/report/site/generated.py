@@ -20,7 +20,7 @@ def fragments() -> dict[str, str]:
     from lab.report import charts, classroom, figures
 
     chapters = map(notebooks.find, notebooks.chapters())
-    drawn = charts.dots(evidence(), "test accuracy or AUC (%)")
+    drawn = charts.dots(evidence(), "test accuracy (%)")
     return {
         "overview.md": markdown_table(overview()),
         "evidence.md": figures.to_html(drawn) + "\n",
