@@ -109,8 +109,8 @@ class Outcome:
                 found[f"mia_{kind}tpr_{rate:g}"] = share
         for space, near in self.nearest.items():
             aucs = [membership.auc(near[id_], one.member) for id_, one in self.clients.items()]
-            all_ = np.concatenate([near[id_] for id_ in self.clients])
-            share = membership.true_positives(all_, together.member, 0.01)
+            scores = np.concatenate([near[id_] for id_ in self.clients])
+            share = membership.true_positives(scores, together.member, 0.01)
             found[f"mia_nearest_{space}_auc_mean"] = membership.defence(aucs)["mia_auc_mean"]
             found[f"mia_nearest_{space}_tpr_0.01"] = share
         for id_, one in self.clients.items():

@@ -78,7 +78,8 @@ shares = expected_verdicts(rng, stds=(0.5, 2.0), gaps=gaps, draws=draws)
 some = shares.query("seeds == 3 and deviation == 2 and `with its deviation`")
 verdicts = some.drop(columns=["deviation", "seeds", "with its deviation"])
 long = verdicts.melt("true gap", var_name="label", value_name="share")
-show(lines(long, "true gap", "share", ylabel="share of experiments"))
+ends = {"xlabel": "true gap (points)", "ylabel": "share of experiments"}
+show(lines(long, "true gap", "share", **ends))
 
 # %% [markdown]
 # With three noisy seeds most experiments decide nothing until the gap is large. The largest shares of wrong verdicts over

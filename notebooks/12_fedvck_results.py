@@ -208,8 +208,8 @@ show(dots(auc, "AUC above chance, 90% interval", digits=3))
 # %% [markdown]
 # On PneumoniaMNIST the images in the clear are hardly above chance. So a small area says that this attack finds little, not
 # that little is there. A second attack looks for [the nearest upload](09_attacks), in pixels and in the features of the
-# server's model. What is sent in the clear has distance 0, so that it cannot pass. The share of members that each attack finds
-# while it accuses 1% of the others, which is also what chance gives:
+# server's model. An image that is sent in the clear has distance 0, so it is found. The share of members that each attack finds
+# while it accuses 1% of the others (chance finds 1%):
 
 # %% tags=["hide-input"]
 attacks = {

@@ -217,7 +217,9 @@ def grid(frame, value, title, colours, index=("table", "variant")):
 distance = judged.assign(value=judged["difference"].abs())
 shades = {"cmap": "viridis_r", "vmin": 0, "vmax": 25}
 without = distance[distance["row"] != "FedGen"]
-grid(without, "value", "Distance from the paper, without FedGen", shades)
+grid(
+    without, "value", "Distance from the paper (points), without FedGen", shades
+)
 
 # %% [markdown]
 # Rows differ in which cells are measured, so compare rules within a row first. FedGen alone, measured minus paper:
@@ -225,7 +227,7 @@ grid(without, "value", "Distance from the paper, without FedGen", shades)
 # %%
 signed = {"cmap": "vlag", "center": 0, "vmin": -30, "vmax": 30}
 alone = judged[judged["row"] == "FedGen"]
-grid(alone, "difference", "FedGen: measured minus paper", signed)
+grid(alone, "difference", "FedGen: measured minus paper (points)", signed)
 
 # %% [markdown]
 # Without FedGen, shuffled images and the rule *before* come near the paper in all tables; FedGen does not fit. With images sorted by class FedGen falls, on Dirichlet

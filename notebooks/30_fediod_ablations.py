@@ -347,7 +347,7 @@ table("fediod", 6, best)
 # With the authors' losses and networks, ten times their rates and teachers of 1,000 steps, students learn ([how that was
 # found](29_fediod_results)). Here terms come back one by one on MNIST, with the factors and forms of their script: its
 # uniqueness rewards teachers that *agree* {eq}`eq:ior-released`, so this does not test the paper's. Each row minus
-# *GAN, Eq. 2*:
+# *GAN, Eq. 2*, which ran on another machine, so that its pairs share seeds and not teachers:
 
 # %%
 added = gains("fediod", "arms", "accuracy", "GAN, Eq. 2", best)

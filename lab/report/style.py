@@ -73,10 +73,10 @@ _MEASURES = {
     "mia_tpr_0.01": "members found at 1% false alarms",
     "mia_tpr_0.001": "members found at 0.1% false alarms",
     "mia_defense_rate": "attacks warded off",
-    "mia_nearest_pixels_auc_mean": "nearest upload in pixels, AUC",
-    "mia_nearest_pixels_tpr_0.01": "members found by it at 1% false alarms",
-    "mia_nearest_features_auc_mean": "nearest upload in features, AUC",
-    "mia_nearest_features_tpr_0.01": "members found by it in features at 1% false alarms",
+    "mia_nearest_pixels_auc_mean": "nearest upload in pixels: AUC, mean",
+    "mia_nearest_pixels_tpr_0.01": "nearest upload in pixels: members found at 1% false alarms",
+    "mia_nearest_features_auc_mean": "nearest upload in features: AUC, mean",
+    "mia_nearest_features_tpr_0.01": "nearest upload in features: members found at 1% false alarms",
 }
 
 
