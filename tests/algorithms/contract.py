@@ -289,8 +289,8 @@ def hostile_uploads_are_refused(subject: Subject) -> None:
 
 #: no setting allows the first two of these, and few the others
 NONSENSE: tuple[Any, ...] = (math.nan, object(), math.inf, "nonsense", None, [], {}, -1, 1.5, True)
-#: settings for which a negative number has a meaning
-SIGNED = {"b"}
+#: settings for which a negative number has a meaning, and those that any name may be
+SIGNED, NAMES = {"b"}, {"auxiliary"}
 
 
 def bad_settings_are_answered(subject: Subject) -> None:
@@ -304,6 +304,8 @@ def bad_settings_are_answered(subject: Subject) -> None:
                 assert field.name in str(error) and "\n" not in str(error), f"{value!r}: {error}"
                 refused.append(value)
         assert refused[:2] == list(NONSENSE[:2]), f"{field.name} takes nan or any object"
+        if isinstance(field.default, (str, bool)) and field.name not in NAMES:
+            assert "nonsense" in refused, f"{field.name} takes any word"
         number = isinstance(field.default, (int, float)) and not isinstance(field.default, bool)
         if number and field.name not in SIGNED:
             assert -1 in refused and math.inf in refused, f"{field.name} takes -1 or inf"

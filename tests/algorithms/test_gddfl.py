@@ -94,12 +94,6 @@ def test_a_constant_augmentation_is_one_for_all(task, clients):
     assert len(draws().flatten(1).unique(dim=0)) > 3
 
 
-def test_released_is_one_loss_at_fixed_networks():
-    settings = algorithms.create("gddfl", variant="released").settings
-    assert (settings.iterations, settings.encoders, settings.networks) == (100, "two", "fixed")
-    assert not settings.replacement and settings.augmentation_draws == "constant"
-
-
 @pytest.mark.parametrize("networks", ["fixed", "fresh"])
 def test_fixed_networks_are_each_clients_own(task, clients, monkeypatch, networks):
     """Fresh ones are drawn from the stream that all clients share, for all clients at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 
 import numpy as np
@@ -95,6 +96,8 @@ def test_available_says_what_is_there_and_what_is_no_data_set(tmp_path, monkeypa
     layouts.npz(tmp_path / "mine.npz")
     layouts.npz(tmp_path / "pathmnist_64.npz", 64, 3, labels=9)
     layouts.npz(tmp_path / "digits.npz")
+    layouts.npz(tmp_path / "floats.npz", train_images=np.full((12, 28, 28), 9.5))
+    layouts.npz(tmp_path / "gaps.npz", train_labels=np.arange(12) % 2 * 2)
     np.savez(tmp_path / "other.npz", weights=np.zeros(3))
     (tmp_path / "broken.npz").write_bytes(b"PK")
     (tmp_path / "odd name.npz").write_bytes(b"PK")
@@ -104,7 +107,7 @@ def test_available_says_what_is_there_and_what_is_no_data_set(tmp_path, monkeypa
     os.mkfifo(tmp_path / "pipe.npz")
     (tmp_path / "zero.npz").symlink_to("/dev/zero")
     rows = available(tmp_path)
-    present = {"digits", "nuclei_drawn", "mri_drawn", "mine", "pathmnist"}
+    present = {"digits", "nuclei_drawn", "mri_drawn", "mine", "gaps", "floats", "pathmnist"}
     assert {row.name for row in rows if row.present} == present
     own = {row.name: row for row in rows if not row.sizes}
     none = {f"{name}.npz" for name in ("later", "other", "broken", "odd name", "pipe", "zero")}
@@ -119,6 +122,8 @@ def test_available_says_what_is_there_and_what_is_no_data_set(tmp_path, monkeypa
     out = capsys.readouterr().out
     assert "missing at 28" in out and "broken.npz            not a data set" in out
     assert "mine                  here, your own file" in out
+    assert re.search("floats .*here, but .* from 0 to 1", out)
+    assert re.search("gaps .*your own file, but no training image is of class 1", out)
 
 
 def test_get_keeps_what_is_there_and_downloads_the_rest(tmp_path, monkeypatch):

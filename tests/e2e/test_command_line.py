@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,7 +16,6 @@ from lab.__main__ import main
 from lab.cli.run import stated_runs
 from lab.record import REPOSITORY
 from lab.report import notebooks, table_frame
-from tests.data import layouts
 
 RUN = (
     *("run", "--algorithm", "fedavg", "--dataset", "digits", "--profile", "quick", "--rounds", "1"),
@@ -107,26 +105,6 @@ def test_what_changes_nothing_is_told(options, said):
         stated_runs("quick", options, None)
 
 
-def test_data_of_ones_own_are_listed_with_what_is_wrong_with_them(capsys, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
-    images, labels = np.zeros((4, 6, 6), np.uint8), np.array([0, 1, 0, 1])
-    for name, shown, told in (
-        ("sound", images, labels),
-        ("floats", images + 9.5, labels),
-        ("gaps", images, 2 * labels),
-    ):
-        arrays = {f"{part}_images": shown for part in ("train", "test")}
-        arrays |= {f"{part}_labels": told for part in ("train", "test")}
-        np.savez(tmp_path / f"{name}.npz", **arrays)
-    (tmp_path / "broken.npz").write_bytes(b"PK")
-    assert main(["data"]) == 0
-    said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
-    assert said["sound"].endswith("here, your own file")
-    assert "here, but" in said["floats"] and "from 0 to 1" in said["floats"]
-    assert said["gaps"].endswith("your own file, but no training image is of class 1")
-    assert "not a data set: is no npz file with an array train_images" in said["broken.npz"]
-
-
 def test_a_python_without_the_packages_gets_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "typer", None)
     monkeypatch.setattr(lab, "cli", lab.cli)
@@ -196,21 +174,6 @@ def test_a_cell_of_several_metrics_has_the_value_of_each(capsys):
     assert capsys.readouterr().out.count("\nmeasured ") == len(cell.siblings())
     assert main(["explain", cell.address, "--profile", "laptop"]) == 0
     assert capsys.readouterr().out.count("\nmeasured ") == 1
-
-
-def test_a_file_with_the_name_of_a_known_set_is_told(capsys, tmp_path, monkeypatch):
-    """No run can load that set then; a file that belongs to a set is in nobody's way, and is told with the
-    sizes that are here.
-    """
-    monkeypatch.setenv("FEDCON_DATA", str(tmp_path))
-    for name, size in (("digits", 28), ("pneumoniamnist_224", 224)):
-        layouts.npz(tmp_path / f"{name}.npz", size, 1, labels=2)
-    assert main(["data"]) == 0
-    said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
-    assert f"known here; rename your file {tmp_path / 'digits.npz'}" in said["digits.npz"]
-    assert "here at 224 pixels, missing at 28" in said["pneumoniamnist"]
-    assert main(list(RUN)) == 2
-    assert f"rename your file {tmp_path / 'digits.npz'}" in capsys.readouterr().err
 
 
 def test_a_table_says_what_was_run_and_what_is_to_be_known_of_it(capsys):

@@ -9,14 +9,8 @@ import re
 import pytest
 
 from lab.forms import TABLES
-from lab.table import TableSpec
+from lab.report.claims import PAPERS
 
-NUMBERS = {
-    "fedvck": [2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14],
-    "fediod": [*range(1, 10)],
-    "fedmk": [*range(1, 8)],
-    "gddfl": [1],
-}
 #: methods of print that are other algorithms here
 METHODS = {"upperbound": "centralized", "rs10": "random_selection", "rs100": "random_selection"}
 #: data sets of print that have another name here; the sets of segmentation are tasks of their own
@@ -26,14 +20,6 @@ SETS = {"isic2020": "isic2020_224", "brats2018": "brats2018"}
 def printed_rows(paper: str) -> list[dict[str, str]]:
     with (TABLES / paper / "published.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def test_every_table_of_the_papers_is_specified():
-    found = {
-        paper: sorted(int(spec.table) for spec in TableSpec.of_paper(paper) if spec.table.isdigit())
-        for paper in NUMBERS
-    }
-    assert found == NUMBERS
 
 
 def test_what_the_errata_count_of_fedvck():
@@ -53,7 +39,7 @@ def test_what_the_errata_count_of_fedvck():
     assert len(alike) == 10 and alike.count(62.5) == 6
 
 
-@pytest.mark.parametrize("paper", NUMBERS)
+@pytest.mark.parametrize("paper", PAPERS)
 def test_every_printed_number_has_one_cell_per_method(paper, cells):
     wanted = collections.Counter(
         (row["table"], row["metric"], METHODS.get(one, one), row["value"], std, row["note"])
@@ -85,7 +71,7 @@ def _fits(cell, row) -> bool:
     )
 
 
-@pytest.mark.parametrize("paper", NUMBERS)
+@pytest.mark.parametrize("paper", PAPERS)
 def test_a_cell_runs_what_its_printed_number_is_about(paper, cells):
     """Model, data set, rounds, concentration and clients as published.csv states them, row by
     row.

@@ -91,7 +91,7 @@ def test_networks_of_unknown_layers_run_too(way):
     torch.testing.assert_close(Stacked(unknown)(IMAGES[0]), alone)
 
 
-def test_networks_that_pool_in_two_ways_are_kept_apart(way):
+def test_networks_that_pool_in_two_ways_are_kept_apart():
     """A last map of 5x5 leaves weights of the same shapes. So are those of other modes."""
     pools = ("whole", "released")
     networks = [models.build("resnet18", 1, 160, 3, Rng(0), pool=pool).eval() for pool in pools]
