@@ -6,13 +6,13 @@ were asked for), `defaults` (fields of an `Experiment`), `rows` and `columns`.
 The `match` of a row and that of a column together pick one printed number out of `published.csv`,
 whose `method` is the row's algorithm unless the row says otherwise. A table of which that file holds
 nothing is the book's own.
-`fedcon explain CELL` shows which part sets a value. Where they are needed: `stand_ins` (a
+`fedcon explain CELL` shows which part sets a value. Where they are needed: `substitutes` (a
 data set at hand for one that is not), `profiles` (what a profile changes in this table), `run_at` (the
 profiles at which the queue runs it: a choice of settings at one budget asks for no other), `absent`
 (cells without a printed number), `sites` (by data set, which of its sites takes the place of which in
 print), `compare` (which rows are compared), `at_rounds` (whether its headings say after how many
 rounds), `unfair` (why it counts for no total and no claim), `choices` (other tables with another choice
-of what the paper leaves open), `record_metrics` (the name in a record of a metric in print) and `note`.
+of what the paper leaves open), `record_metrics` (the name in a record of a reported metric) and `note`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Column(Entry):
     """A data set and its partition, and what else a column of a table states."""
 
     fields: Fields = Field({})
-    #: the Dirichlet concentration, which stand-ins and the quick profile keep
+    #: the Dirichlet concentration, which substitutes and the quick profile keep
     alpha: Annotated[float, Field(gt=0)] | None = None
     #: settings by algorithm, for what a method does differently on one data set
     settings_of: dict[str, dict[str, Any]] = Field({})
@@ -153,7 +153,7 @@ class Column(Entry):
         return {**name, "partition": {"name": "dirichlet", "alpha": alpha}, **data}
 
 
-class StandIn(Part):
+class Substitute(Part):
     """A data set at hand in the place of one that is not, and what changes with it."""
 
     fields: Fields
@@ -206,7 +206,7 @@ class TableSpec(Part):
     seeds: Seeds = Field([0, 1, 2])
     looked_at: list[Whole] = Field([])
     defaults: Fields = Field({})
-    stand_ins: dict[str, StandIn] = Field({})
+    substitutes: dict[str, Substitute] = Field({})
     #: what each profile changes here beyond `profiles.yaml`
     profiles: dict[ProfileName, Changes] = Field({})
     #: the profiles at which the queue runs it
@@ -370,7 +370,7 @@ class TableSpec(Part):
 
     def _made(self, profile: Profile) -> list[Cell]:
         pairs, cells = self.pairs(), list[Cell]()
-        rivals = {
+        baselines = {
             row.name: tuple(b if a == row.name else a for a, b in pairs if row.name in (a, b))
             for row in self.rows
         }
@@ -393,14 +393,14 @@ class TableSpec(Part):
                     absent=absent,
                     profile=profile.name,
                     published=self._printed(row, column, metric, absent),
-                    rivals=rivals[row.name],
+                    baselines=baselines[row.name],
                     **runs[line],
                 )
             )
         return cells
 
     def _runs(self, row: Row, column: Column, profile: Profile) -> dict[str, Any]:
-        """What the cells of a row and a column have in common: `merged`, `experiments`, `stand_in`."""
+        """What the cells of a row and a column have in common: `merged`, `experiments`, `substitute`."""
         at, algorithm = short(self.path), row.fields["algorithm"]
         in_row, in_column = f"{at}, rows, {row.name}", f"{at}, columns, {column.name}"
         parts = [Override(f"{at}, defaults", self.defaults), Override(in_column, column.fields)]
@@ -408,9 +408,9 @@ class TableSpec(Part):
             parts.append(Override(f"{in_column}, settings_of, {algorithm}", {"settings": own}))
         parts.append(Override(in_row, row.fields))
         asked = {**self.defaults, **column.fields, **row.fields}["dataset"]
-        stand_in = self.stand_ins.get(asked)
-        if stand_in and profile.name in stand_in.profiles:
-            parts.append(Override(f"{at}, stand_ins, {asked}", stand_in.fields, fitting=True))
+        substitute = self.substitutes.get(asked)
+        if substitute and profile.name in substitute.profiles:
+            parts.append(Override(f"{at}, substitutes, {asked}", substitute.fields, fitting=True))
         parts += profile.overrides(algorithm, profile.where)
         if changes := self.profiles.get(profile.name):
             parts += changes.overrides(algorithm, f"{at}, profiles, {profile.name}")
@@ -432,7 +432,7 @@ class TableSpec(Part):
         if used != asked:
             sites = ", ".join(f"{m} for {t}" for t, m in self.sites.get(used, {}).items())
             replaced = f"{used} in place of {asked}" + (f" ({sites})" if sites else "")
-        return {"merged": merged, "experiments": runs, "stand_in": replaced}
+        return {"merged": merged, "experiments": runs, "substitute": replaced}
 
 
 def _loaded(path: Path) -> TableSpec:
@@ -466,7 +466,7 @@ class Cell:
     row_entry: Row
     column: str
     column_entry: Column
-    #: what is measured, as the table names it, and its unit in print
+    #: what is measured, as the table names it, and the paper's unit
     metric: str
     unit: str
     #: why the paper has no number here, if so
@@ -478,9 +478,9 @@ class Cell:
     #: None where the paper prints nothing
     published: Published | None
     #: which data set is measured in the place of which
-    stand_in: str | None
+    substitute: str | None
     #: the rows that this one is compared with in its column
-    rivals: tuple[str, ...]
+    baselines: tuple[str, ...]
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -489,7 +489,7 @@ class Cell:
 
     @property
     def better(self) -> str:
-        """Which values are better, "higher" or "lower": as print has it, else by what is measured."""
+        """Which values are better, "higher" or "lower": as the paper has it, else by what is measured."""
         if self.published:
             return self.published.better
         return "lower" if self.metric.startswith(LESS) else "higher"
@@ -509,7 +509,7 @@ class Cell:
 
     @property
     def looks(self) -> int:
-        """How often its values are compared with print, the last time with all seeds."""
+        """How often its values are compared with the paper, the last time with all seeds."""
         before = self.column_entry.looked_at
         return 1 + len(self.spec.looked_at if before is None else before)
 

@@ -150,8 +150,8 @@ found.verdict
 # verdict at a smaller budget is one on the method at that budget.
 #
 # *Other kinds.* A claim about the method itself *holds in a test* of this repository. Others *agree* with the paper's own
-# numbers or *contradict* them ([errata](../book/errata)), are *examined on a page*, or are *open*: what would have to be run is
-# said beside them.
+# numbers or *contradict* them ([errata](../book/errata)), are *examined on a page*, are *not measured* (their tables are no fair comparison), or *open*: what would have to be run is said
+# beside them.
 #
 # ## The same chance for all
 #
@@ -198,7 +198,7 @@ source(with_validation)
 #
 # *Easy, 10 minutes.*
 #
-# Two methods are equally good. One is published with the best of 50 tries, the other is run by its rivals with the
+# Two methods are equally good. One is published with the best of 50 tries, the other is run as a baseline with the
 # published values: one try. Noise has a standard deviation of 1 point. By how much does the first win on average?
 # (To be checked: `points_ahead`.)
 # ```

@@ -47,7 +47,7 @@ from lab.report import (
 )
 from lab.report.frames import table_runs
 from lab.report.lesson import SMALL, Lesson
-from lab.report.results import by_seed, gains, readings_beside
+from lab.report.results import by_seed, gains, interpretations_beside
 
 best = None if shown == "best" else shown
 reported = {
@@ -67,7 +67,7 @@ adam = "FedVCK as released, Adam"
 # %%
 multiples = {"a quarter": 0.25, "a half": 0.5, "twice": 2, "four times": 4}
 size = "converged"  # the stored name of the budget `reduced`
-wide = table_runs("fedvck", "ladder", [size])
+wide = table_runs("fedvck", "budgets", [size])
 wide["accuracy"] = [100 * record.metrics["accuracy"] for record in wide.record]
 series = ("FedDM", "FedVCK", "FedVCK as released", adam)
 sweep = []
@@ -96,7 +96,7 @@ show(
 # paper reports for its method:
 
 # %% tags=["hide-output"]
-readings_beside("fedvck", "ladder", size, reported).round(1)
+interpretations_beside("fedvck", "budgets", size, reported).round(1)
 
 # %% [markdown]
 # Only verdicts on the methods as the paper describes them are counted in the book. Test accuracies of this very column
@@ -107,7 +107,7 @@ readings_beside("fedvck", "ladder", size, reported).round(1)
 # FedVCK with Adam (mean over paired seeds, 90% interval where there are several)?
 
 # %%
-others = gains("fedvck", "ladder", "accuracy", adam, size)
+others = gains("fedvck", "budgets", "accuracy", adam, size)
 others = others.rename(columns={"row": "name", "gain": "value"})
 others = others.sort_values("value", ascending=False)
 show(dots(others, f"points above {adam}"))
@@ -116,7 +116,7 @@ show(dots(others, f"points above {adam}"))
 # With half of the width and a tenth of the work a run takes minutes, so more rows are measured there:
 
 # %% tags=["hide-output"]
-table("fedvck", "budget", best)
+table("fedvck", "budget", best or "laptop")
 
 # %% [markdown]
 # ## Beside the authors' own run
@@ -159,7 +159,7 @@ show(
 # validation data, against Adam at a rate of 0.1:
 
 # %%
-parts = gains("fedvck", "moves", "accuracy", "Adam at 0.1", best)
+parts = gains("fedvck", "update_steps", "accuracy", "Adam at 0.1", best)
 parts = parts.rename(columns={"row": "name", "gain": "value"})
 show(dots(parts, "points above Adam at 0.1, after two rounds"))
 
@@ -259,7 +259,7 @@ pd.Series({f"from {init}": given_away(of) for init, of in sent.items()}).round(
 # At the small size again, on validation data: paired differences that change one thing.
 
 # %%
-scores = by_seed(table_runs("fedvck", "starts", best and [best]))
+scores = by_seed(table_runs("fedvck", "initialisation", best and [best]))
 instance, running = "instance norm", "evaluation mode"
 pairs = {
     "FedVCK: real, not noise": ("FedVCK, real images", "FedVCK, noise"),
@@ -282,16 +282,16 @@ pairs = {
     ),
     "FedDM, real: optimised, not as they are": (
         "FedDM, real images",
-        "FedDM, real images, not moved",
+        "FedDM, real images, not optimised",
     ),
     "FedDM, real, instance norm: optimised, not as they are": (
         f"FedDM, real images, {instance}",
-        f"FedDM, real images, {instance}, not moved",
+        f"FedDM, real images, {instance}, not optimised",
     ),
 }
 rows = []
 for name, (row, against) in pairs.items():
-    gap = gains("fedvck", "starts", "accuracy", against, best)
+    gap = gains("fedvck", "initialisation", "accuracy", against, best)
     gap = gap[gap["row"] == row].rename(columns={"gain": "value"})
     rows.append(gap.assign(name=name))
 show(dots(pd.concat(rows), "points"))
@@ -311,8 +311,10 @@ show(dots(pd.concat(rows), "points"))
 # programs: FedVCK goes on with its own images and keeps those of ten rounds, FedDM starts anew in every round.
 
 # %%
-baselines = gains("fedvck", "rivals", "accuracy", adam, size)
-both = pd.concat([baselines, gains("fedvck", "ladder", "accuracy", adam, size)])
+baselines = gains("fedvck", "baselines", "accuracy", adam, size)
+both = pd.concat(
+    [baselines, gains("fedvck", "budgets", "accuracy", adam, size)]
+)
 both = both.drop_duplicates("row")
 both = both[both["row"].str.contains("real images|from n|without its parts")]
 both = both.rename(columns={"row": "name", "gain": "value"})

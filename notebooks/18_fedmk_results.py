@@ -42,8 +42,8 @@ best = None if shown == "best" else shown
 # > [the paper](https://arxiv.org/abs/2209.14851), which has no public code. Data, clients and rounds are the paper's; steps,
 # > rates and the network for CIFAR-10 are ours.
 # >
-# > **Results.** In Table 1 FedMK comes near the paper on MNIST and CIFAR-100, and on CIFAR-10 with the network of FedGen's
-# > code; its baselines come out far above the paper. So the leads are others: on MNIST FedGen is ahead of FedMK after the last
+# > **Results.** In Table 1 FedMK comes near the paper on MNIST, and on CIFAR-10 with the network of FedGen's code; on
+# > CIFAR-100 it is below. Its baselines come out far above the paper. So the leads are others: on MNIST FedGen is ahead of FedMK after the last
 # > round, also with five classes a client; on CIFAR-100 FedMK leads by less; FedAvg at a tuned rate is ahead of it on MNIST and
 # > level on CIFAR-10. Which rounds are reported, and in which order a client takes its images, [matters as
 # > much](19_fedmk_rules).
@@ -100,9 +100,9 @@ table("fedmk", 4, best)
 
 
 # %%
-def lead_figure(title, rivals):
+def lead_figure(title, baselines):
     """Leads of FedMK in the columns of Tables 1, 3 and 4."""
-    every = [leads("fedmk", n, "FedMK", rivals, best) for n in (1, 3, 4)]
+    every = [leads("fedmk", n, "FedMK", baselines, best) for n in (1, 3, 4)]
     lead = pd.concat(every).dropna(subset="value")
     show(dots(lead, "lead (points), 90% interval", title=title))
 
@@ -112,7 +112,7 @@ lead_figure("Baselines at 0.01", lambda row: "," not in row)
 lead_figure("Baselines, tuned", lambda row: row.endswith(", tuned"))
 
 # %% [markdown]
-# Where the interval contains 0 the order is open. [The protocol of the baselines](19_fedmk_rules) shows how far these leads hang
+# Where the interval contains 0 the order is unclear. [The protocol of the baselines](19_fedmk_rules) shows how far these leads hang
 # on the round that is reported and on the order of a client's images.
 #
 # ## Figure 2: 200 rounds

@@ -30,7 +30,7 @@ import pandas as pd
 from lab import TableSpec
 from lab.report import dots, show, table, table_frame
 from lab.report.frames import table_runs
-from lab.report.results import by_rule, gains, leads, readings_beside
+from lab.report.results import by_rule, gains, interpretations_beside, leads
 from lab.report.tuning import tuning_table
 
 best = None if shown == "best" else shown
@@ -83,7 +83,7 @@ show(dots(differences("work", "FedMK"), "points over one inner step"))
 # CIFAR-10 and of CIFAR-100:
 
 # %%
-for name in ("readings_cifar10", "readings_cifar100"):
+for name in ("interpretations_cifar10", "interpretations_cifar100"):
     gain = differences(name, "one step")
     show(dots(gain, f"points over one step, {gain['column'].iat[0]}"))
 
@@ -120,8 +120,12 @@ for column in ("cifar10-0.5", "cifar10-0.75", "cifar10-1"):
         for cell in TableSpec.find("fedmk", 1).cells("paper")
         if cell.column == column and cell.published
     }
-    rows = readings_beside("fedmk", "wide", "paper", reported, column=column)
-    rows = rows.loc[rows.index.isin(["FedMK, ten steps", "FedAvg", "FedGen"])]
+    rows = interpretations_beside(
+        "fedmk", "wide", "paper", reported, column=column
+    )
+    rows = rows.loc[
+        rows.index.isin(["FedMK, network of FedGen's code", "FedAvg", "FedGen"])
+    ]
     frames.append(
         pd.DataFrame(
             {

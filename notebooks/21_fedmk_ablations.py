@@ -128,7 +128,7 @@ for row, usual in (
     (literal, "FedMK"),
     (literal + falling, "FedMK" + falling),
 ):
-    gain = gains("fedmk", "readings", "accuracy", usual, best)
+    gain = gains("fedmk", "interpretations", "accuracy", usual, best)
     gain = gain[gain["row"] == row].rename(columns={"gain": "value"})
     rows.append(gain.assign(name=gain["column"] + ": " + row))
 show(dots(pd.concat(rows), "points"))
@@ -141,7 +141,7 @@ show(dots(pd.concat(rows), "points"))
 
 # %%
 lead = leads("fedmk", "figure4", "FedMK", profile=best).dropna(subset="value")
-name = lead["name"] + ", over " + lead["rival"]
+name = lead["name"] + ", over " + lead["baseline"]
 show(dots(lead.assign(name=name), "points"))
 
 # %% tags=["hide-output"]

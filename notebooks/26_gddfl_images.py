@@ -49,7 +49,7 @@ def gaps(name, against):
 # 100. The level lines are random real images.
 
 # %%
-scores = by_seed(table_runs("gddfl", "ladder", best and [best]), "auc_macro")
+scores = by_seed(table_runs("gddfl", "budgets", best and [best]), "auc_macro")
 frame = scores.melt(value_name="auc", ignore_index=False).reset_index()
 parts = frame["row"].str.extract(r"^(.*), ([\d,]+) iterations$")
 steps = parts[1].str.replace(",", "").astype(float)
@@ -71,7 +71,7 @@ show(
 )
 
 # %%
-table("gddfl", "ladder", best)
+table("gddfl", "budgets", best)
 
 # %% [markdown]
 # The worth of a condensed image depends on the work that goes into it. GDD-FL's loss has a second part, so at one
@@ -81,12 +81,12 @@ table("gddfl", "ladder", best)
 #
 # Does the laptop budget hold the images back? The wide encoder has four times its channels and batches of real images
 # as large as the paper's. Would images do better if they started as random real ones? (Then they [show
-# them](09_attacks); *not moved* sends them as they are.) Each row minus *R.S.@40*, with 90% intervals over paired
+# them](09_attacks); *not optimised* sends them as they are.) Each row minus *R.S.@40*, with 90% intervals over paired
 # seeds:
 
 # %%
 xlabel = "AUC minus that of as many real images (points)"
-batch_norm = gaps("starts", "R.S.@40")
+batch_norm = gaps("initialisation", "R.S.@40")
 of_instance = batch_norm["name"].str.endswith("instance norm")
 show(dots(batch_norm[~of_instance], xlabel, "A server with batch norm"))
 
@@ -95,7 +95,7 @@ show(dots(batch_norm[~of_instance], xlabel, "A server with batch norm"))
 # random real images must have it too:
 
 # %%
-instance = gaps("starts", "R.S.@40, a server with instance norm")
+instance = gaps("initialisation", "R.S.@40, a server with instance norm")
 instance = instance[instance["name"].str.endswith("instance norm")]
 show(dots(instance, xlabel, "A server with instance norm"))
 

@@ -347,12 +347,12 @@ pd.Series(
 
 # %% [markdown]
 # What is left is DM on the logits of two fixed random networks of each client. Six settings of the authors' code alone
-# and together, minus Algorithm 1 (the row `as printed`), on HAM10000 by centre; *R.S.@10* is the paper's random
+# and together, minus Algorithm 1 (the row `as described`), on HAM10000 by centre; *R.S.@10* is the paper's random
 # selection, *R.S.@40* has as many real images as all four clients send:
 
 # %%
 xlabel = "AUC minus that of Algorithm 1 (points)"
-show(dots(gaps("released", "as printed"), xlabel))
+show(dots(gaps("released", "as described"), xlabel))
 
 # %% tags=["hide-cell"]
 table("gddfl", "released", best)

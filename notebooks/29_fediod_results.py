@@ -43,7 +43,7 @@ best = None if shown == "best" else shown
 # > **Scope.** Tables 1 and 7 of [the paper](https://arxiv.org/abs/2312.14478) ([code](https://github.com/lsl001006/FedIOD)), at a
 # > laptop's budget: smaller networks and a small part of the steps. So no reported number is tested, only the order of methods.
 # >
-# > **Results.** As described, FedIOD hardly learns at this budget. From the same teachers the authors' script learns more. With
+# > **Results.** As described, FedIOD hardly learns at this budget; the authors' script learns more. With
 # > teachers that train for longer and ten times its rates, tuned with such teachers, it leads FedKD on MNIST, which is not a
 # > data set of the paper, and where FedKD was tuned with short-trained teachers. On CIFAR-10 a single seed shows no lead. FedIOD
 # > as described was not run with long-trained teachers.
@@ -119,7 +119,7 @@ table("fediod", 7, best)
 # run with teachers of 100 or 1,000 steps, and on the line the student is as good as its ensemble:
 
 # %%
-runs = metrics_frame("fediod", "ladder", best)
+runs = metrics_frame("fediod", "budgets", best)
 parts = runs["row"].str.extract("^(?P<method>.*?),? (?P<steps>[0-9,]+) steps$")
 runs = runs.join(parts)
 runs[["student", "ensemble"]] = 100 * runs[["accuracy", "ensemble_accuracy"]]
@@ -158,7 +158,7 @@ show(dots(gained, "gain from 100 to 1,000 steps of the teachers (points)"))
 # A dot without a line is a single seed. All numbers behind these figures:
 
 # %% tags=["hide-output"]
-table("fediod", "ladder", best)
+table("fediod", "budgets", best)
 
 # %% [markdown]
 # ## What we chose

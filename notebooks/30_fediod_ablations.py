@@ -350,12 +350,12 @@ table("fediod", 6, best)
 # *GAN, Eq. 2*, which ran on another machine, so that its pairs share seeds and not teachers:
 
 # %%
-added = gains("fediod", "arms", "accuracy", "GAN, Eq. 2", best)
+added = gains("fediod", "variants", "accuracy", "GAN, Eq. 2", best)
 added = added.rename(columns={"gain": "value", "row": "name"})
 show(dots(added, "change of accuracy (points)", "MNIST, the authors' losses"))
 
 # %% tags=["hide-cell"]
-table("fediod", "arms", best)
+table("fediod", "variants", best)
 
 # %% [markdown]
 # ## Take away

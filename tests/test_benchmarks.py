@@ -25,7 +25,7 @@ def bench(tmp_path, monkeypatch):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """Makes a stand-in for other people's repository of these files; returns its path."""
+    """Makes a substitute for other people's repository of these files; returns its path."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
 

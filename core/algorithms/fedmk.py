@@ -3,7 +3,7 @@
 Liu, Yu, Zhou. Meta Knowledge Condensation for Federated Learning. ICLR 2023, Algorithm 1, Eq. 3-11.
 There is no released code.
 
-Followed as printed: knowledge in image space, U[-1, 1] in the first round, the last knowledge of
+Followed as described: knowledge in image space, U[-1, 1] in the first round, the last knowledge of
 another client afterwards; weights of samples from the loss at w^c (Eq. 7), outer loss at w* (Eq.
 6); a generator from labels to features trained against the global classifier (Eq. 10); beta =
 |pseudo| / |uploaded| (Eq. 11).

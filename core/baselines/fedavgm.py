@@ -28,7 +28,7 @@ class Settings(fedavg.Settings):
 
 class FedAvgM(fedavg.FedAvg):
     """The server follows the averaged change as a gradient with undamped momentum: v <- beta v + dw, w <- w
-    - lr v, dw = w_t - sum_k n_k/n w^k, as printed (the paper's experiments look ahead as Nesterov does).
+    - lr v, dw = w_t - sum_k n_k/n w^k, as described (the paper's experiments look ahead as Nesterov does).
     Running statistics are averaged without momentum: a variance must not overshoot below zero.
     """
 

@@ -12,7 +12,7 @@ the next round clients keep their outputs on an image near the mean of its class
 FedDistill+ shares and averages models too.
 
 FedMK's tables cite Seo et al. but can only mean FedDistill+, the default here. On the whole test
-set of MNIST they print 58% to 76%, level with FedAvg; a client by itself knows the few classes that
+set of MNIST they report 58% to 76%, level with FedAvg; a client by itself knows the few classes that
 a Dirichlet split of 0.1 gives it. And the scripts of FedGen's repository, from which FedMK has its
 setting, run `FedDistill-FL`.
 

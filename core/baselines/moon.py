@@ -7,7 +7,7 @@ The paper puts a projection head of two linear layers between encoder and last l
 wide at its end. It is part of the network: it is trained, sent, averaged and tested with it, and
 the ledger counts it. As in the authors' code the hidden layer is as wide as the features, which the
 paper leaves open. Behind FedVCK's ConvNet (2,048 features) that is 4.7 million parameters more, 15
-times the network. FedVCK's Tables 5 and 9 print for MOON the upload of FedAvg to the last digit, so
+times the network. FedVCK's Tables 5 and 9 report for MOON the upload of FedAvg to the last digit, so
 nothing of the kind was sent there; NIID-Bench (Li, Diao, Chen, He, ICDE 2022), whose settings the
 baselines share, has no head by default. `projection: 0` is that form: the features themselves are
 compared.

@@ -66,7 +66,7 @@ def table(
     found = evidence_frame(paper, number, profile, known)
     print(spec.title)
     print(table_in_columns(found))
-    for line in sorted(set(found.stand_in) - {""}):
+    for line in sorted(set(found.substitute) - {""}):
         print(f"† {line}")
     for verdict in (one for one in MEANINGS if one in set(found.verdict)):
         print(f"{verdict}: {MEANINGS[verdict]}")
@@ -99,7 +99,7 @@ def table_in_columns(found: Any) -> str:
 
     shown = found.assign(
         seeds=found.seeds.astype(str) + " of " + found.wanted.astype(str),
-        column=found.column.where(found.stand_in == "", found.column + " †"),
+        column=found.column.where(found.substitute == "", found.column + " †"),
         difference=found.difference.where(found.verdict != "not compared"),
         budget=found.profile.map(budget_name),
     )
@@ -129,7 +129,7 @@ def pending(
     \b
     Examples:
       fedcon pending --profile paper --limit 50
-      fedcon pending --only fedvck/ladder --profile reduced
+      fedcon pending --only fedvck/budgets --profile reduced
     """
     from lab import queue
     from lab.profiles import budget_name
@@ -169,7 +169,7 @@ def explain(cell: Cell, profile: Shown = None, also: Records = None) -> None:
     \b
     Places are files below book/tables with the keys that lead to the value. A later one prevails:
       default of the algorithm < its released values < a table's defaults < column < row
-      < stand-in < profiles.yaml < the table's own profiles < the settings of the row again
+      < substitute < profiles.yaml < the table's own profiles < the settings of the row again
 
     \b
     Examples:

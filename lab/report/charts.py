@@ -179,7 +179,7 @@ def heat_map(frame: pd.DataFrame, title: str = "") -> Figure:
     rows, columns = (list(shown[name].unique()) for name in ("row", "column"))
     wide = shown.pivot(index="row", columns="column", values="difference")
     wide = wide.reindex(rows)[columns]
-    less = (shown["seeds"] < 3) | (shown["profile"] != "paper") | (shown["stand_in"] != "")
+    less = (shown["seeds"] < 3) | (shown["profile"] != "paper") | (shown["substitute"] != "")
     most = float(wide.abs().max().max())
     with canvas(max(7.2, 3 + 0.7 * len(columns)), 2 + 0.4 * len(rows), title) as axes:
         look: dict[str, Any] = {"cmap": "vlag_r", "vmin": -most, "vmax": most, "linewidths": 1}

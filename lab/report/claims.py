@@ -27,10 +27,21 @@ from pydantic import Field
 
 from lab import Record, TableSpec, records
 from lab.forms import TABLES, Part, Text, read, read_yaml, short
+from lab.profiles import budget_name
 from lab.report import style
 from lab.report.frames import best_cells
 from lab.report.intervals import interval, probability
-from lab.report.verdict import EXACT, FULL, REDUCED, budget, by_column, differences, unfair, values
+from lab.report.verdict import (
+    EXACT,
+    FULL,
+    REDUCED,
+    budget,
+    by_column,
+    differences,
+    planned,
+    unfair,
+    values,
+)
 from lab.table import Cell
 
 CLAIMS = TABLES.parent / "claims"
@@ -96,7 +107,7 @@ class Claim(Part):
     ours: bool = False
     ahead: Ahead | None = None
     test: Text | None = None
-    print: OwnNumbers | None = None
+    paper_numbers: OwnNumbers | None = None
     shown: Page | None = None
     open: Text | None = None
     not_testable: Text | None = None
@@ -110,55 +121,55 @@ class _File(Part):
 
 @attrs.frozen(eq=False)
 class Lead:
-    """By how much one row leads others in a column, in the unit of print; above 0 is better. Where there
+    """By how much one row leads others in a column, in the paper's unit; above 0 is better. Where there
     are several, the one that comes nearest or is furthest ahead stands for them.
     """
 
     #: that of the leading row
     cell: Cell
-    #: the differences to each rival, seed by seed
+    #: the differences to each baseline, seed by seed
     gaps: Mapping[str, tuple[float, ...]]
     #: whether the row has in its column what the claim asks of it before it counts
     learned: bool = True
 
     @property
-    def rival(self) -> str:
+    def baseline(self) -> str:
         """The best of the others; one with a single seed only where no other is there."""
         gaps = self.gaps
         return min(gaps, key=lambda one: (len(gaps[one]) < 2, statistics.fmean(gaps[one])))
 
     @property
     def seeds(self) -> int:
-        """How many seeds both the row and this rival have."""
-        return len(self.gaps[self.rival])
+        """How many seeds both the row and this baseline have."""
+        return len(self.gaps[self.baseline])
 
     @property
     def intervals(self) -> dict[str, tuple[float, float, float]]:
-        """The mean lead over each rival and the ends of its 90% interval over seeds."""
+        """The mean lead over each baseline and the ends of its 90% interval over seeds."""
         exact = self.cell.metric in EXACT
-        return {rival: interval(of, exact=exact) for rival, of in self.gaps.items()}
+        return {baseline: interval(of, exact=exact) for baseline, of in self.gaps.items()}
 
     @property
     def interval(self) -> tuple[float, float, float]:
-        """That over the best rival."""
-        return self.intervals[self.rival]
+        """That over the best baseline."""
+        return self.intervals[self.baseline]
 
     @property
     def mean(self) -> float:
-        """The mean lead over the best rival."""
+        """The mean lead over the best baseline."""
         return self.interval[0]
 
     @property
     def in_full(self) -> bool:
         """Whether it was run as the paper ran its own."""
-        return budget(self.cell.profile, self.cell.stand_in) == FULL
+        return budget(self.cell.profile, self.cell.substitute) == FULL
 
     def above(self, by: float) -> bool:
-        """Whether the interval of the lead over each rival lies above `by`."""
+        """Whether the interval of the lead over each baseline lies above `by`."""
         return all(low > by for _, low, _ in self.intervals.values())
 
     def below(self, by: float) -> bool:
-        """Whether that of the lead over some rival lies below `by`."""
+        """Whether that of the lead over some baseline lies below `by`."""
         return any(high < by for *_, high in self.intervals.values())
 
 
@@ -187,9 +198,9 @@ def claims(paper: str) -> list[Claim]:
 
 def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding:
     """The verdict on a claim; `measured` are complete records by experiment id, by default the book's."""
-    if claim.print:
-        verb = "agrees with" if claim.print.agrees else "contradicts"
-        return Finding(f"{verb} its own numbers", claim.print.because)
+    if claim.paper_numbers:
+        verb = "agrees with" if claim.paper_numbers.agrees else "contradicts"
+        return Finding(f"{verb} its own numbers", claim.paper_numbers.because)
     if claim.shown:
         return Finding("examined on its page")
     if not claim.ahead:
@@ -218,14 +229,14 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
     elif verdict == "unclear" and behind and not asked.most:
         low = chances(counted, asked.by)
         effect += (
-            f"; of the {len(low)} single tests (a rival, a column and a measure each) one would refute the "
-            f"claim at p < {0.05 / len(low):.2g}, and the smallest has {low[0]:.2g}"
+            f"; of the {len(low)} single tests (a baseline, a column and a measure each) one would refute "
+            f"the claim at p < {0.05 / len(low):.2g}, and the smallest has {low[0]:.2g}"
         )
     return Finding(verdict, effect, found)
 
 
 def lead_over(
-    row: str, rivals: Iterable[str], cells: Mapping[str, Cell], measured: Mapping[str, Record]
+    row: str, baselines: Iterable[str], cells: Mapping[str, Cell], measured: Mapping[str, Record]
 ) -> Lead | None:
     """The lead of a row over others of one column, whose `cells` are given by row, over the seeds that both
     sides have and at one profile; None where there are none.
@@ -235,10 +246,10 @@ def lead_over(
         return None
     ours, sign = values(own, measured), -1 if own.better == "lower" else 1
     found = {
-        rival: tuple(sign * gap for gap in gaps)
-        for rival in rivals
-        if rival != row and rival in cells and cells[rival].profile == own.profile
-        if (gaps := differences(ours, values(cells[rival], measured)))
+        baseline: tuple(sign * gap for gap in gaps)
+        for baseline in baselines
+        if baseline != row and baseline in cells and cells[baseline].profile == own.profile
+        if (gaps := differences(ours, values(cells[baseline], measured)))
     }
     return Lead(own, found) if found else None
 
@@ -249,8 +260,8 @@ def refuted(found: Sequence[Lead], by: float = 0.0) -> bool:
     Simes (1986): of the chances of m leads as low as these, in rising order, the i-th is at most 5% * i / m.
     One lead far below counts, or many that are a little below, and true claims are refuted in at most 5% of
     cases, also where comparisons share a side and so rise and fall together. Where a row is to lead several
-    rivals, each of them is a comparison, so looking for the best costs nothing. One seed decides nothing, and
-    so does the same lead in all, unless it is exact.
+    baselines, each of them is a comparison, so looking for the best costs nothing. One seed decides nothing,
+    and so does the same lead in all, unless it is exact.
     """
     low = chances(found, by)
     return any(p <= 0.05 * i / len(low) for i, p in enumerate(low, 1))
@@ -267,7 +278,7 @@ def chances(found: Sequence[Lead], by: float) -> list[float]:
 
 
 def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
-    """The measured comparisons of a claim "ahead"; leads over the same rivals by the same runs are one for
+    """The measured comparisons of a claim "ahead"; leads over the same baselines by the same runs are one for
     each measure.
     """
     asked, found = claim.ahead, dict[tuple[str, ...], Lead]()
@@ -283,16 +294,16 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
             if column not in columns or metric not in metrics:
                 continue
             others = [row for row, cell in cells.items() if cell.row_entry.printed or claim.ours]
-            sides = [(row, [rival]) for row, rival in asked.pairs]
+            sides = [(row, [baseline]) for row, baseline in asked.pairs]
             sides += [(asked.row, asked.against or others)] if asked.row else []
-            for row, rivals in sides:
-                lead = lead_over(row, rivals, cells, measured)
+            for row, baselines in sides:
+                lead = lead_over(row, baselines, cells, measured)
                 if lead and not unfair(lead.cell):
                     learned = all(
                         np.mean([*values(shown[column, name][row], measured).values()]) >= value
                         for name, value in asked.least.items()
                     )
-                    both = lead.cell, *(cells[rival] for rival in lead.gaps)
+                    both = lead.cell, *(cells[baseline] for baseline in lead.gaps)
                     runs = [run.id for cell in both for run in cell.experiments]
                     what = (*(cell.record_metric for cell in both), *runs)
                     found.setdefault(what, attrs.evolve(lead, learned=learned))
@@ -301,21 +312,20 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
 
 def _effect(found: Sequence[Lead], by: float) -> str:
     """A sentence on all comparisons of a claim, which asks for a lead of so many points."""
-    profiles = ", ".join(dict.fromkeys(one.cell.profile for one in found))
-    rivals = max(len(one.gaps) for one in found)
+    profiles = ", ".join(dict.fromkeys(budget_name(one.cell.profile) for one in found))
+    baselines = max(len(one.gaps) for one in found)
     if len(found) == 1:
         (one,) = found
         digits, unit = style.digits(one.cell.unit), style.difference(one.cell.unit)
         half = one.interval[2] - one.mean
-        best = f", the best of {rivals} rivals," if rivals > 1 else ""
+        best = f", the best of {baselines} baselines," if baselines > 1 else ""
         verb = "leads" if one.mean >= 0 else "trails"
         # an interval of two seeds would hold nearly everything, one without a spread everything
         low, high = sorted(abs(one.mean) + side * half for side in (-1, 1))
-        ends = f" [{low:.{digits}f}, {high:.{digits}f}]"
-        ends = ends if one.seeds > 2 and math.isfinite(half) else ""
+        ends = f" [{low:.{digits}f}, {high:.{digits}f}]" * (one.seeds > 2 and math.isfinite(half))
         seeds = f"{one.seeds} seeds" if one.seeds > 1 else "one seed"
         return (
-            f"“{one.cell.row}” {verb} “{one.rival}”{best} by {abs(one.mean):.{digits}f}{unit}{ends} "
+            f"“{one.cell.row}” {verb} “{one.baseline}”{best} by {abs(one.mean):.{digits}f}{unit}{ends} "
             f"({one.cell.column}, {seeds}, {profiles})"
         )
     ahead, behind = sum(one.above(by) for one in found), sum(one.below(by) for one in found)
@@ -323,12 +333,11 @@ def _effect(found: Sequence[Lead], by: float) -> str:
     counts = f"{asked} in {ahead}, {less} in {behind}"
     if by < 0:
         counts = f"less than {-by:g} points behind in {ahead}, farther in {behind}"
-    single = sum(one.seeds == 1 for one in found)
-    counts += f" of {len(found)} comparisons" + f" ({single} with one seed)" * bool(single)
-    over = " over the best rival" * (rivals > 1)
-    several = [one for one in found if one.seeds > 1] or found  # one seed decides nothing
+    short = sum(one.seeds < planned(one.cell) for one in found)
+    counts += f" of {len(found)} comparisons" + f" ({short} short of their seeds)" * bool(short)
+    over = " over the best baseline" * (baselines > 1)
     of: dict[tuple[str, str], list[float]] = {}
-    for one in several:
+    for one in found:
         of.setdefault((style.measure(one.cell.metric), one.cell.unit), []).append(one.mean)
     if len(of) > 1:  # no scale is common to them
         each = ", ".join(
@@ -340,10 +349,8 @@ def _effect(found: Sequence[Lead], by: float) -> str:
     least, middle, most = (
         style.signed(one, unit) for one in (min(means), statistics.median(means), max(means))
     )
-    word = style.difference(unit)
-    if len(means) == 1:
-        return f"{counts}; lead{over} {least}{word} ({profiles})"
-    return f"{counts}; lead{over} from {least} to {most}{word}, median {middle} ({profiles})"
+    most += style.difference(unit)
+    return f"{counts}; lead{over} from {least} to {most}, median {middle} ({profiles})"
 
 
 def claims_frame(

@@ -64,9 +64,9 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
     book's; `book` and `yours` are complete records of the cell, in part.
     """
     lines = [f"{cell.address}: {cell.metric} ({cell.unit}), budget {budget_name(cell.profile)}"]
-    if cell.stand_in or cell.cut:
+    if cell.substitute or cell.cut:
         rounds = f"{cell.experiments[0].rounds} rounds"
-        lines += [f"not what the paper ran: {', '.join(filter(None, (cell.stand_in, rounds)))}"]
+        lines += [f"not what the paper ran: {', '.join(filter(None, (cell.substitute, rounds)))}"]
     lines += [f"printed  {_printed(cell)}"]
     for name, records in (("book", book), ("yours", yours)):
         runs = tuple(one.experiment for one in records) or cell.experiments
@@ -74,7 +74,7 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
         (found,) = judge([of], {one.experiment.id: one for one in records})
         few = found.verdict == "pending" and found.seeds
         verdict = f"no verdict below {planned(of)} seeds" if few else str(found)
-        if budget(cell.profile, cell.stand_in) == REDUCED:
+        if budget(cell.profile, cell.substitute) == REDUCED:
             verdict = "no verdict: with less, or on other data, only the table's rows are compared"
         value = _mean(cell, found) or "not measured"
         lines.append(f"{name:7}  {value}" + (f"  {verdict}" if found.seeds else ""))

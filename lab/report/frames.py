@@ -34,7 +34,7 @@ def table_frame(
     `std` (between seeds; missing for one seed), `seeds` (how many are measured) of `wanted`;
     `codes` (versions of the program that they ran with, 1 where all ran with the same); `reckoned`
     (the precisions that they were computed in, joined by `AND`, with the device if not the CPU);
-    `difference` (measured minus printed); `verdict` and its `reason`; `stand_in` (which data set is
+    `difference` (measured minus printed); `verdict` and its `reason`; `substitute` (which data set is
     in place of which, or ""); `command` (what runs the cell). Values are in the paper's unit.
 
     Args:
@@ -181,7 +181,7 @@ def best_evidence(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]
                 new = other.row != cell.row and (other.table, *other.names) not in beside
                 if new and other.records(measured):
                     beside[other.table, *other.names] = attrs.evolve(
-                        other, published=cell.published, rivals=()
+                        other, published=cell.published, baselines=()
                     )
     return [*shown, *beside.values()]
 
@@ -204,7 +204,7 @@ def _row(cell: Cell, found: Judgement, runs: Sequence[Record]) -> dict[str, Any]
         "codes": len({run.code for run in runs}),
         "reckoned": AND.join(sorted({_reckoned(run) for run in runs})),
         **{name: getattr(found, name) for name in ("difference", "verdict", "reason")},
-        "stand_in": cell.stand_in or "",
+        "substitute": cell.substitute or "",
         "command": "" if cell.not_testable else cell.command(),
     }
 

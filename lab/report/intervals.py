@@ -76,7 +76,7 @@ class Comparison:
     @property
     def detectable(self) -> np.ndarray:
         """The smallest true difference that a two-sided test would find with about `POWER`: with
-        three seeds 77%, and where print has a deviation as large as ours 69 to 76%, as the sum of two
+        three seeds 77%, and where the paper has a deviation as large as ours 69 to 76%, as the sum of two
         quantiles of t falls short of the noncentral one.
         """
         error, freedom = self.error
@@ -186,16 +186,16 @@ def expected_verdicts(
     draws: int = 4000,
 ) -> pd.DataFrame:
     """How often the rule gives each of `OUTCOMES`, by simulation: a share per `deviation`, `true gap` between
-    the means, number of `seeds`, and for print `with its deviation` and without.
+    the means, number of `seeds`, and for the paper's number `with its deviation` and without.
 
-    Both sides are normal with the same deviation, print over `PRINTED_SEEDS` runs. The margin is 2; with
-    another one everything scales.
+    Both sides are normal with the same deviation, the paper's over `PRINTED_SEEDS` runs. The margin is 2;
+    with another one everything scales.
     """
     rows = []
     for std, gap, n, stated in itertools.product(stds, gaps, (3, 5, 10), (True, False)):
         ours = rng.normal(gap, std, (draws, n))
         theirs = rng.normal(0, std, (draws, PRINTED_SEEDS))
-        # a comparison has one print; here each has its own, moved to 0, and its own deviation
+        # a comparison has one reported number; here each has its own, moved to 0, and its own deviation
         gap_seen, spread = ours.mean(1) - theirs.mean(1), theirs.std(1, ddof=1) if stated else None
         said = Comparison(gap_seen, ours.std(1, ddof=1), n, 0.0, spread, 2.0).outcome  # type: ignore[arg-type]
         shares = {name: float((said == name).mean()) for name in OUTCOMES}

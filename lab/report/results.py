@@ -136,7 +136,7 @@ def gains(
     measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
     """By how much every row of a table differs from one of them, over the seeds that both have: a row for
-    each `column` and `row` with such a seed, the mean `gain` in the unit of print, `low` and `high`, the ends
+    each `column` and `row` with such a seed, the mean `gain` in the paper's unit, `low` and `high`, the ends
     of its 90% interval (infinite where nothing is known of the spread), and `seeds`. Raises InputError as
     `table_frame` does.
     """
@@ -156,16 +156,16 @@ def leads(
     paper: str,
     table: str | int,
     method: str,
-    rivals: Callable[[str], bool] = lambda row: True,
+    baselines: Callable[[str], bool] = lambda row: True,
     profile: str | None = None,
     measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
     """By how much the accuracy of a method is above that of the best other, in points, a row for each column
-    of the table, as `charts.dots` draws it: its `name`, the measured lead (`value`) over the best `rival` on
-    the `seeds` that both have, the ends of its 90% interval, `low` and `high`, and the lead in the `paper`.
+    of the table, as `charts.dots` draws it: its `name`, the measured lead (`value`) over the best `baseline`
+    on the paired `seeds`, the ends of its 90% interval, `low` and `high`, and the lead in the `paper`.
 
     Args:
-        method: the name of its row; rivals: which of the other rows count.
+        method: the name of its row; baselines: which of the other rows count.
 
     Raises InputError as `table_frame` does.
     """
@@ -174,7 +174,7 @@ def leads(
     for (column, metric), cells in by_column(best_cells(spec, known, profile)).items():
         if metric != "accuracy":
             continue
-        others = [row for row in cells if row != method and rivals(row)]
+        others = [row for row in cells if row != method and baselines(row)]
         printed = {row: value for row, value in printed_values(cells).items() if value is not None}
         beside = [printed[row] for row in others if row in printed]
         lead = lead_over(method, others, cells, known)
@@ -184,13 +184,13 @@ def leads(
             "low": low,
             "high": high,
             "paper": printed[method] - max(beside) if beside and method in printed else math.nan,
-            "rival": lead.rival if lead else "",
+            "baseline": lead.baseline if lead else "",
             "seeds": lead.seeds if lead else 0,
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("name").reset_index()
 
 
-def readings_beside(
+def interpretations_beside(
     paper: str,
     table: str | int,
     profile: str,
@@ -203,7 +203,7 @@ def readings_beside(
     seeds "too few seeds".
 
     Args:
-        profile: one at which values are compared with print.
+        profile: one at which values are compared with the paper.
         printed: what is printed, by the beginning of a row's name; the longest that fits counts.
         column: the one that is meant, of a table with several.
 

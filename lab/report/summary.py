@@ -113,11 +113,11 @@ def _leads(summary: pd.DataFrame, by_seed: list[dict[int, float]], against: str)
         raise InputError(
             f"--against {against} fits {fits.sum()} rows and must name one; they differ in {differ}"
         )
-    rivals = {place: at for at, place in enumerate(places) if fits[at]}
+    baselines = {place: at for at, place in enumerate(places) if fits[at]}
     rows = []
     for at, place in enumerate(places):
-        rival = rivals.get(place, at)
-        gaps = differences(by_seed[at], by_seed[rival]) if rival != at else ()
+        baseline = baselines.get(place, at)
+        gaps = differences(by_seed[at], by_seed[baseline]) if baseline != at else ()
         rows.append((*(interval(gaps) if gaps else (math.nan,) * 3), len(gaps)))
     return pd.DataFrame(rows, columns=["lead", "low", "high", "pairs"])
 

@@ -179,7 +179,7 @@ def _cell(row: pd.Series) -> str:
     said = [f"n = {row['seeds']}"] * bool(row["seeds"])
     said += [budget_name(row["profile"])] * bool(row["several"] and row["seeds"])
     if not pd.isna(row["measured"]):
-        value = formatted(row["measured"], row["std"], row["unit"]) + "†" * bool(row["stand_in"])
+        value = formatted(row["measured"], row["std"], row["unit"]) + "†" * bool(row["substitute"])
         lines.append(f'<span class="sr">measured </span>{value}')
     if row["printed_text"] or pd.isna(row["measured"]):  # else there is nothing to compare with
         said.append(f'<span aria-hidden="true">{sign}</span> {row["verdict"]}')
@@ -209,8 +209,10 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
     for one in reduced:
         said = one.meaning if compared else one.budget
         lines.append(f"<i>{budget_name(one.name)}</i>: {escape(said)}")
-    if stand_ins := sorted(set(seen["stand_in"]) - {""}):
-        lines.append(f"† measured on other data than the paper's: {escape('; '.join(stand_ins))}.")
+    if substitutes := sorted(set(seen["substitute"]) - {""}):
+        lines.append(
+            f"† measured on other data than the paper's: {escape('; '.join(substitutes))}."
+        )
     about = [re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(spec.note or ""))]
     if spec.unfair and reduced:
         lines.append(f"No fair comparison; counts for no total, no claim: {escape(spec.unfair)}.")
@@ -240,7 +242,7 @@ def _details(frame: pd.DataFrame) -> str:
             ],
             "verdict": frame["verdict"],
             "why": frame["reason"],
-            "other data": frame["stand_in"],
+            "other data": frame["substitute"],
             "note": frame["note"],
             "command": frame["command"],
         }

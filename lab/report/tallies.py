@@ -1,4 +1,4 @@
-"""What all tables say together: verdicts on the numbers that papers print, and printed orders beside
+"""What all tables say together: verdicts on the numbers that papers report, and reported orders beside
 measured.
 """
 
@@ -57,8 +57,8 @@ def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]
 
 
 def _decided(spec: TableSpec, known: Mapping[str, Record]) -> dict[str, tuple[Cell, Judgement]]:
-    """By address, the cells that are compared with print at one of the `DECIDING` profiles, where a table may
-    show another: there the baselines have more.
+    """By address, the cells that are compared with the paper at one of the `DECIDING` profiles, where a table
+    may show another: there the baselines have more.
     """
     found: dict[str, tuple[Cell, Judgement]] = {}
     for profile in reversed(DECIDING):
@@ -74,17 +74,17 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
 
     Columns: `paper`, `table`; `line` of `published.csv`; `own`, whether it is of the paper's own method;
     `kind` ("results", "costs" or "settings"); `profile`; `budget` (`FULL` or `REDUCED` of
-    `lab.report.verdict`); `verdict`; `difference`, measured minus printed. A cell that is compared with print
-    counts as such, also where its table shows the column with less work. Methods that share a printed cell
-    are one number, with the worst of their verdicts. A number that the same runs have measured for another
-    line of the same value is a `REPEAT` of it.
+    `lab.report.verdict`); `verdict`; `difference`, measured minus printed. A cell that is compared with the
+    paper counts as such, also where its table shows the column with less work. Methods that share a printed
+    cell are one number, with the worst of their verdicts. A number that the same runs have measured for
+    another line of the same value is a `REPEAT` of it.
     """
     known = records() if measured is None else measured
     lines: dict[tuple[str, int], list[tuple[Cell, Judgement]]] = {}
     for spec, cells in _tables(known):
         decided = _decided(spec, known)
         for cell, found in zip(cells, judge(cells, known), strict=True):
-            if budget(cell.profile, cell.stand_in) != FULL:
+            if budget(cell.profile, cell.substitute) != FULL:
                 cell, found = decided.get(cell.address, (cell, found))
             if cell.published and cell.published.value is not None:
                 lines.setdefault((spec.paper, cell.published.line), []).append((cell, found))
@@ -102,7 +102,7 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
         done = [one for one in sharing if one[1].seeds]
         cell, found = max(done or sharing, key=lambda one: VERDICTS.index(one[1].verdict))
         own = any(one.experiments[0].algorithm == cell.paper for one, _ in sharing)
-        level = budget(cell.profile, cell.stand_in)
+        level = budget(cell.profile, cell.substitute)
         kind, table = EXACT.get(cell.metric, "results"), sharing[0][0].table
         verdict = REPEAT if line in repeats else found.verdict
         place = (line[0], table, line[1], own, kind, cell.profile, level)
@@ -120,7 +120,7 @@ def by_paper() -> pd.DataFrame:
     order = [f"{kind}: {verdict}" for kind in ("results", "costs") for verdict in VERDICTS]
     named = [name for name in [*order, "settings", REPEAT] if name in counts.index]
     counts = counts.reindex(index=named, columns=list(PAPERS), fill_value=0)
-    counts.loc["numbers in print"] = counts.sum()
+    counts.loc["numbers reported"] = counts.sum()
     return counts.rename(columns=PAPERS).rename_axis(index="", columns=None)
 
 
@@ -140,9 +140,9 @@ def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
                 continue
             printed, rows = printed_values(column), measured_values(column, known)
             for a, cell in column.items():
-                if budget(cell.profile, cell.stand_in) == FULL or unfair(cell):
+                if budget(cell.profile, cell.substitute) == FULL or unfair(cell):
                     continue
-                for b in cell.rivals:
+                for b in cell.baselines:
                     side = direction(printed, rows, a, b, cell.unit)
                     if side is not None:
                         pair = frozenset((identity(cell), identity(column[b])))

@@ -1,11 +1,12 @@
 """The rule by which a measured number is compared with a printed one.
 
 At the paper's own budget (where it prints none, ours), or at the profile `converged` (`DECIDING`, no
-stand-in), with all seeds that the table asks for (at least three) the mean is compared with print, with
+substitute), with all seeds that the table asks for (at least three) the mean is compared with the paper, with
 intervals over the seeds (`lab.report.intervals`):
 
 * **equivalent**: the 90% interval of measured minus printed lies within a margin, `MARGINS`;
-* **different**: print is beyond the margin, and the 95% interval of measured minus printed leaves out 0;
+* **different**: the paper's number is beyond the margin, and the 95% interval of measured minus printed
+  leaves out 0;
 * **inconclusive**: neither, and a difference of two and a half margins could have been missed. The
   reason says how large a difference would be found, and how many seeds would decide;
 * **consistent**: the rest.
@@ -14,11 +15,11 @@ What is different is called **depends on our choice** where another choice that 
 (`choices` in the table) is measured, and is not different, or the other way round. At `converged` with
 fewer steps than the paper's it is **not enough budget**.
 
-Both intervals have the noise of both sides: print is a mean of three runs, which spread as ours do where
-it has no deviation. Where a column was looked at with fewer seeds before its plan grew (`looked_at` in the
-table), each look takes its share of the 5%. With fewer seeds than planned a value is **pending** there.
+Both intervals have the noise of both sides: the paper's number is a mean of three runs, which spread as ours
+do where it has no deviation. Where a column was looked at with fewer seeds before its plan grew (`looked_at`
+in the table), each look takes its share of the 5%. With fewer seeds than planned a value is **pending**.
 
-At a reduced profile, and on a stand-in, a number may differ for a good reason, so only directions
+At a reduced profile, and on a substitute, a number may differ for a good reason, so only directions
 count, by paired differences: a pair of rows is in the printed direction, or against it, when the
 90% interval of its differences, seed by seed, is on one side of 0 (the same difference in all seeds
 decides nothing, but for what is exact, as bytes: see `EXACT`). A cell's **direction agrees**
@@ -44,29 +45,29 @@ from lab import Record
 from lab.report.intervals import MOST_SEEDS, Comparison, interval
 from lab.table import Cell
 
-#: profiles at which values are compared with print
+#: profiles at which values are compared with the paper
 DECIDING = ("paper", "converged")
-#: what the budget of a number is called; what a paper does not print of its own is the book's
-FULL, REDUCED = "as printed", "smaller, or other data"
-#: the fewest seeds with which a value is compared with print
+#: what the budget of a number is called; what a paper does not report of its own is the book's
+FULL, REDUCED = "paper or reduced", "laptop, or other data"
+#: the fewest seeds with which a value is compared with the paper
 SEEDS = 3
 #: every verdict, in a few words
 MEANINGS = {
     "equivalent": "measured minus printed lies within the margin (2 points, 0.02 of an area, else 2%)",
-    "consistent": "print is where a repetition may well fall, and a large difference would be seen",
+    "consistent": "a repetition may well give the paper's number, and a large difference would be seen",
     "depends on our choice": "different or not, by what we chose where the paper does not say",
-    "different": "print is beyond the margin, and where a repetition would hardly fall",
-    "not enough budget": "different, with fewer steps than print",
+    "different": "the paper's number is beyond the margin, and where a repetition would hardly fall",
+    "not enough budget": "different, with fewer steps than the paper",
     "inconclusive": "seeds are too few, or differ too much, to tell",
-    "direction agrees": "less work or other data: most pairs of rows are ordered as printed",
+    "direction agrees": "less work or other data: most pairs of rows are ordered as reported",
     "direction disagrees": "less work or other data: most pairs of rows are ordered the other way round",
     "direction unsure": "less work or other data: seeds do not say how most pairs are ordered",
     "not compared": "nothing is printed, the table only describes or is unfair, or no row is beside it",
-    "pending": "not run yet, or, where it is compared with print, with fewer seeds than its table asks for",
+    "pending": "not run yet, or, where it is compared, with fewer seeds than its table asks for",
     "not testable here": "the paper lacks what is needed, or its data cannot be had",
 }
 VERDICTS = tuple(MEANINGS)
-#: those of a number that is compared with print
+#: those of a number that is compared with the paper
 COMPARED = VERDICTS[: VERDICTS.index("inconclusive") + 1]
 #: the margin of a unit where it is not `SHARE` of the printed value: points, and areas under curves
 MARGINS = {"percent": 2.0, "auc": 0.02}
@@ -84,13 +85,13 @@ EXACT = {
 #: as FedVCK's Tables 5 and 9 do (column "Initialization" of its Table 10): averaged images and
 #: anchors
 ONCE = ("anchors", "averages")
-#: what one unit of a record's value is in the unit of print
+#: what one unit of a record's value is in the paper's unit
 SCALE = {"percent": 100.0, "MB": 1 / MB, "auc": 1.0, "score": 1.0, "pixel": 1.0, "dB": 1.0}
 
 
 @attrs.frozen
 class Judgement:
-    """What was measured for a cell, in the unit of print, and the verdict with its reason."""
+    """What was measured for a cell, in the paper's unit, and the verdict with its reason."""
 
     #: one of `VERDICTS`
     verdict: str
@@ -109,7 +110,7 @@ class Judgement:
 
 
 def measured(record: Record, cell: Cell) -> float | None:
-    """A record's value for a cell, in the unit of print; None when the record does not hold it.
+    """A record's value for a cell, in the paper's unit; None when the record does not hold it.
 
     Uploads come from the ledger, all clients and kinds of content together: `upload_mb_per_round`
     is their mean over the rounds, without what is exchanged once beforehand (`ONCE`), `upload_mb`
@@ -129,14 +130,14 @@ def measured(record: Record, cell: Cell) -> float | None:
     return None if value is None else value * SCALE[cell.unit]
 
 
-def budget(profile: str, stand_in: str | None) -> str:
+def budget(profile: str, substitute: str | None) -> str:
     """`FULL` where it ran as in the paper or until it changed no more, on its data; else `REDUCED`."""
-    return FULL if profile in DECIDING and not stand_in else REDUCED
+    return FULL if profile in DECIDING and not substitute else REDUCED
 
 
 def unfair(cell: Cell) -> str | None:
     """Why a cell that is measured with less, or on other data, counts for nothing; None where it counts."""
-    return cell.spec.unfair if budget(cell.profile, cell.stand_in) == REDUCED else None
+    return cell.spec.unfair if budget(cell.profile, cell.substitute) == REDUCED else None
 
 
 def values(cell: Cell, records: Mapping[str, Record]) -> dict[int, float]:
@@ -176,9 +177,9 @@ def direction(
     unit: str,
     exact: bool = False,
 ) -> int | None:
-    """1 for two rows that are ordered as printed, -1 the other way round, 0 undecided, None where they
-    cannot be compared: without a common seed or print, or within the `margin` in print. Values are by seed,
-    `unit` is that of print. Equal differences of all seeds decide nothing unless they are `exact`.
+    """1 for two rows that are ordered as reported, -1 the other way round, 0 undecided, None where they
+    cannot be compared: without a common seed or a reported number, or reported within the `margin`. Values
+    are by seed, `unit` is the paper's. Equal differences of all seeds decide nothing unless they are `exact`.
     """
     p, q = printed.get(a), printed.get(b)
     gaps = differences(found.get(a, {}), found.get(b, {}))
@@ -207,7 +208,7 @@ def compare(
 
 
 def planned(cell: Cell) -> int:
-    """How many seeds a cell needs before it is compared with print: all that its table asks for."""
+    """How many seeds a cell needs before it is compared with the paper: all that its table asks for."""
     return max(SEEDS, len(cell.column_entry.seeds or cell.spec.seeds))
 
 
@@ -234,12 +235,12 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
         groups.setdefault(place, {})[cell.row] = cell
     for (_, profile, name, metric), given in groups.items():
         column, spec = dict(given), next(iter(given.values())).spec
-        if {rival for cell in given.values() for rival in cell.rivals} - column.keys():
+        if {baseline for cell in given.values() for baseline in cell.baselines} - column.keys():
             column = by_column(spec.cells(profile)).get((name, metric), {}) | given
         printed, rows = printed_values(column), measured_values(column, records)
         for row, cell in given.items():
             exact = metric in EXACT
-            sides = [direction(printed, rows, row, of, cell.unit, exact) for of in cell.rivals]
+            sides = [direction(printed, rows, row, of, cell.unit, exact) for of in cell.baselines]
             found[id(cell)] = _judge(cell, list(rows[row].values()), sides, records)
     return [found[id(cell)] for cell in cells]
 
@@ -259,7 +260,7 @@ def measured_values(
 def _judge(
     cell: Cell, found: list[float], sides: Sequence[int | None], records: Mapping[str, Record]
 ) -> Judgement:
-    """The verdict on a cell with these values, whose rivals are on these sides of it (`direction`)."""
+    """The verdict on a cell with these values, whose baselines are on these sides of it (`direction`)."""
     if not found:
         if cell.not_testable:
             return Judgement("not testable here", cell.not_testable)
@@ -275,7 +276,7 @@ def _judge(
         )
     elif cell.spec.compare == "none" or unfair(cell):
         said = "not compared", unfair(cell) or "the table is a description"
-    elif budget(cell.profile, cell.stand_in) == REDUCED:
+    elif budget(cell.profile, cell.substitute) == REDUCED:
         said = _by_directions([side for side in sides if side is not None])
     elif len(found) < planned(cell):
         said = "pending", f"{len(found)} of {planned(cell)} seeds"
@@ -292,7 +293,7 @@ def _by_directions(sides: list[int]) -> tuple[str, str]:
     verdict = "direction agrees" if 2 * agree > total else "direction unsure"
     return (
         "direction disagrees" if 2 * against > total else verdict,
-        f"{total} pair{'s' * (total != 1)} of rows compared: {agree} ordered as printed, "
+        f"{total} pair{'s' * (total != 1)} of rows compared: {agree} ordered as reported, "
         f"{against} the other way round",
     )
 

@@ -136,9 +136,9 @@ def test_an_error_of_the_program_is_no_lack_of_memory(monkeypatch):
 
 
 def test_a_table_without_records_goes_with_the_profile_that_the_queue_runs():
-    spec = TableSpec.find("gddfl", "starts")
+    spec = TableSpec.find("gddfl", "initialisation")
     assert "paper" not in spec.run_at
-    assert set(table_frame("gddfl", "starts", measured={}).profile) == {"laptop"}
+    assert set(table_frame("gddfl", "initialisation", measured={}).profile) == {"laptop"}
 
 
 def test_a_page_is_found_by_its_number(capsys, monkeypatch, tmp_path):

@@ -48,7 +48,9 @@ def interrupt(command: list[str], folder: Path, how: int, ctrl_c: object = signa
         while not list(folder.glob("**/adhoc/*.json")) and process.poll() is None:
             time.sleep(0.02)
         errors = None
-        while errors is None:  # Python loses an interrupt that comes within a destructor: press again
+        while (
+            errors is None
+        ):  # Python loses an interrupt that comes within a destructor: press again
             os.killpg(process.pid, how)  # as a terminal does: the shell and its command
             with contextlib.suppress(subprocess.TimeoutExpired):
                 _, errors = process.communicate(timeout=60)

@@ -90,7 +90,7 @@ def test_an_override_counts_where_it_fits(part, changed):
 def test_the_origin_of_every_value_ends_with_the_value_that_is_used(profile):
     """Against what the experiment builds: one cell of every algorithm and variant in a paper."""
     cells = {
-        (cell.paper, run.algorithm, run.variant, bool(cell.stand_in)): cell
+        (cell.paper, run.algorithm, run.variant, bool(cell.substitute)): cell
         for spec in TableSpec.all()
         for cell in spec.cells(profile)
         for run in cell.experiments[:1]

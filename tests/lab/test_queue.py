@@ -70,7 +70,7 @@ def test_a_table_is_run_at_the_profiles_that_it_names(tmp_path):
     for profile, ladder, tuning in (("converged", True, False), ("laptop", False, True)):
         items = queue.pending(profile, tmp_path)
         tables = {cell.rsplit("/", 2)[0] for item in items for cell in item.cells}
-        assert ("fedvck/ladder" in tables, "reference/tuning" in tables) == (ladder, tuning)
+        assert ("fedvck/budgets" in tables, "reference/tuning" in tables) == (ladder, tuning)
     # whoever names a table or a cell has it
     assert queue.pending("converged", tmp_path, "reference/tuning")
     assert not queue.pending("converged", tmp_path, "fedmk")

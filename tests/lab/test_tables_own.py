@@ -106,7 +106,7 @@ def test_a_column_may_have_seeds_of_its_own(folder):
 
 def test_a_profile_comes_after_stand_ins_and_a_tables_own_part_comes_last(folder):
     extra = """
-stand_ins: {mnist: {dataset: digits, rounds: 7, settings: {batch_size: 8}, profiles: [laptop]}}
+substitutes: {mnist: {dataset: digits, rounds: 7, settings: {batch_size: 8}, profiles: [laptop]}}
 profiles:
   laptop: {rounds: 12, settings: {local_steps: 33}, algorithms: {fedprox: {settings: {mu: 0.5}}}}
 """
@@ -124,20 +124,20 @@ profiles:
         | {"local_steps": 33},
     )
     assert b.experiments[0].settings["mu"] == 0.5
-    assert a.stand_in == "digits in place of mnist"
+    assert a.substitute == "digits in place of mnist"
 
 
 def test_sites_at_hand_take_the_place_of_those_in_print(folder):
     text = YAML.replace("{name: A,", "{name: A, suffix: ':south',")
     text = text.replace("dataset: mnist, alpha", "suffix: '@north', dataset: mnist, alpha")
     text += """
-stand_ins: {mnist: {dataset: digits, profiles: [laptop]}}
+substitutes: {mnist: {dataset: digits, profiles: [laptop]}}
 sites: {digits: {north: left, south: right}}
 """
     here, there = (cells(folder, text, profile)[0] for profile in ("laptop", "paper"))
     assert here.record_metric == "accuracy@left:right"
     assert there.record_metric == "accuracy@north:south"
-    assert here.stand_in == "digits in place of mnist (left for north, right for south)"
+    assert here.substitute == "digits in place of mnist (left for north, right for south)"
 
 
 def test_cells_without_a_printed_number(folder):
@@ -238,7 +238,7 @@ def test_an_edited_file_is_read_again(folder):
         ("lr: 0.3", "lrr: 0.3", "setting of fedavg.*did you mean 'lr'"),
         ("{mu: 1.0}", "{mu: much}", "mu must be a number"),
         ("priority: 3", "profiles: {paper: {limits: {active: 3}}}", "limits.*'active'"),
-        ("priority: 3", "stand_ins: {mnist: {dataset: digits, profiles: [lap]}}", "'laptop'"),
+        ("priority: 3", "substitutes: {mnist: {dataset: digits, profiles: [lap]}}", "'laptop'"),
         ("priority: 3", "absent: [{rows: [Q], reason: x}]", "no row named 'Q'"),
         ("priority: 3", "compare: best", "way to compare"),
         ("priority: 3", "priority: 3\npriority: 4", "stands twice"),

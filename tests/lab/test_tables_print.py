@@ -1,4 +1,4 @@
-"""Tables beside print: every printed number has its cell, and the cell runs what the number is about."""
+"""Tables beside the papers: every printed number has its cell, and the cell runs what the number is about."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from lab.forms import TABLES
 from lab.report.claims import PAPERS
 
-#: methods of print that are other algorithms here
+#: methods of papers that are other algorithms here
 METHODS = {"upperbound": "centralized", "rs10": "random_selection", "rs100": "random_selection"}
-#: data sets of print that have another name here; the sets of segmentation are tasks of their own
+#: data sets of papers that have another name here; the sets of segmentation are tasks of their own
 SETS = {"isic2020": "isic2020_224", "brats2018": "brats2018"}
 
 

@@ -55,12 +55,12 @@ def test_quick_keeps_the_concentration_and_nothing_else_of_the_data(cells):
 def test_a_stand_in_is_labelled_and_draws_its_own_partition():
     address = "fedvck/3/fedavg/pneumoniamnist_224-0.05"
     cell, original = (TableSpec.find_cell(address, one) for one in ("laptop", "paper"))
-    assert cell.stand_in == "pneumoniamnist in place of pneumoniamnist_224"
+    assert cell.substitute == "pneumoniamnist in place of pneumoniamnist_224"
     run, of_print = cell.experiments[0], original.experiments[0]
     assert (run.dataset, run.model) == ("pneumoniamnist", "convnet")
     assert run.partition == {"name": "dirichlet", "alpha": 0.05, "cap": True}
     file = "splits/PneumoniaMNIST224_clients10_alpha0.05.json"
-    assert original.stand_in is None and of_print.partition["file"] == file
+    assert original.substitute is None and of_print.partition["file"] == file
 
 
 # --- by hand
@@ -87,7 +87,7 @@ def test_by_hand_what_is_stated_holds():
 @pytest.mark.parametrize("table", [2, 3, 4, 8, 9])
 @pytest.mark.parametrize("profile", ["quick", "laptop", "paper"])
 def test_tables_of_pixels_are_measured_at_sites_that_their_data_have(table, profile):
-    """Clients are sites, also of a stand-in, and a cell asks for no site that is not among them."""
+    """Clients are sites, also of a substitute, and a cell asks for no site that is not among them."""
     known = {
         "nuclei_drawn": monuseg.ORGANS,
         "monuseg": monuseg.ORGANS,

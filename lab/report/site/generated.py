@@ -41,7 +41,7 @@ def overview() -> pd.DataFrame:
             {
                 "results": f"[{PAPERS[paper]}](../notebooks/{about['page']})",
                 "clients send": about["send"],
-                "hold, fail, open": f"{holds}, {fails}, {len(verdicts) - holds - fails}",
+                "hold, fail, undecided": f"{holds}, {fails}, {len(verdicts) - holds - fails}",
                 "read": about["read"],
             }
         )

@@ -1,4 +1,4 @@
-"""Numbers that pages rest on, computed again from the files of records and of print alone.
+"""Numbers that pages rest on, computed again from the files of records and of reported numbers alone.
 
 Only the last test imports the package, to compare what it says of the same numbers.
 """
@@ -57,7 +57,7 @@ def test_four_of_six_costs_are_those_of_print(runs):
 
 
 def near_print(runs, alpha):
-    """FedVCK near print on CIFAR-10: settings of its code, Adam, 320 steps a round; accuracies in percent."""
+    """FedVCK on CIFAR-10: settings of its code, Adam, 320 steps a round; accuracies in percent."""
     asked = {"iterations": 320, "server_steps": 800, "image_optimiser": "adam"}
     return [
         100 * run["metrics"]["accuracy"]
@@ -75,7 +75,7 @@ def near_print(runs, alpha):
     [("0.05", 61.89, 3, 1.82, 2.30), ("0.02", 60.04, 4, 1.62, 2.25)],
 )
 def test_fedvck_near_print_is_not_shown_to_be_equivalent(runs, alpha, print_, seeds, alone, end):
-    """The upper end of the 90% interval is beyond two points, with print as three runs with our spread."""
+    """The upper end of the 90% interval is beyond two points, the paper's as three runs with our spread."""
     found = near_print(runs, alpha)
     assert len(found) == seeds
     mean, std = statistics.fmean(found), statistics.stdev(found)
@@ -105,7 +105,7 @@ def test_the_package_says_the_same():
     from lab.report.tuning import settings_seen
 
     table = by_paper()
-    assert table.loc["numbers in print"].sum() == 943
+    assert table.loc["numbers reported"].sum() == 943
     for paper in PAPERS:
         rows = [row for row in printed(paper) if row["value"] != "OOM"]
         column = table.iloc[:, PAPERS.index(paper)]

@@ -88,7 +88,7 @@ def test_a_heat_map_says_every_difference_and_hatches_what_says_less():
         ("B", "x", 4.0, 3, "laptop"),
     ]
     frame = pd.DataFrame(cells, columns=["row", "column", "difference", "seeds", "profile"])
-    figure = charts.heat_map(frame.assign(stand_in=""), "Two")
+    figure = charts.heat_map(frame.assign(substitute=""), "Two")
     assert "A: x +1.5, y -2.0; B: x +4.0." in figure.get_label()
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts == ["+1.5", "-2.0", "+4.0"]  # and nothing where a method has no number

@@ -53,7 +53,7 @@ def test_all_claims_of_the_papers_are_there_with_tests_and_pages_that_exist():
     theirs = {paper: sum(not claim.ours for claim in claims(paper)) for paper in PAPERS}
     assert theirs == {paper: number + MORE[paper] for paper, number in LISTED.items()}
     for claim in ALL:
-        kinds = ("ahead", "test", "print", "shown", "open", "not_testable")
+        kinds = ("ahead", "test", "paper_numbers", "shown", "open", "not_testable")
         assert claim.where and sum(getattr(claim, kind) is not None for kind in kinds) == 1
         assert not claim.page or (REPOSITORY / "notebooks" / f"{claim.page}.py").exists(), claim
         if claim.test:
@@ -111,7 +111,7 @@ def test_a_claim_may_ask_for_a_lead_of_so_many_points(by, verdict):
 
 
 def lead_by(*gaps: tuple[float, ...]) -> Lead:
-    """A lead over the first of some rivals, by so much to each of them."""
+    """A lead over the first of some baselines, by so much to each of them."""
     cell = TableSpec.find("fedmk", 6).cells("paper")[0]
     return Lead(cell, {str(k): each for k, each in enumerate(gaps)})
 
@@ -137,21 +137,21 @@ def of_chance(p: float) -> tuple[float, ...]:
 def test_one_lead_far_below_or_many_a_little_refute_a_claim(chances, refutes):
     each = [of_chance(p) for p in chances]
     assert refuted([lead_by(gaps) for gaps in each]) == refutes
-    assert refuted([lead_by(*each)]) == refutes  # as rivals in one column
+    assert refuted([lead_by(*each)]) == refutes  # as baselines in one column
     assert refuted([lead_by(gaps) for gaps in each] + [lead_by((-50.0,))]) == refutes
 
 
 def test_equal_methods_refute_a_claim_as_seldom_as_is_said():
-    """Five rivals in four columns, three seeds; the row that is to lead them is in all comparisons."""
+    """Five baselines in four columns, three seeds; the row that is to lead them is in all comparisons."""
     draws, found = np.random.default_rng(0), []
     for _ in range(300):
-        row, rivals = draws.normal(size=(4, 1, 3)), draws.normal(size=(4, 5, 3))
-        gaps = (row - rivals).tolist()
+        row, baselines = draws.normal(size=(4, 1, 3)), draws.normal(size=(4, 5, 3))
+        gaps = (row - baselines).tolist()
         found.append(refuted([lead_by(*map(tuple, column)) for column in gaps]))
     assert 0.005 < np.mean(found) < 0.06
 
 
-def test_a_rival_that_is_surely_ahead_counts_beside_one_that_is_further_ahead_but_unsure():
+def test_a_baseline_that_is_surely_ahead_counts_beside_one_that_is_further_ahead_but_unsure():
     behind = lead_by((-3.0, -2.9), (-9.0, 1.0))
     assert behind.below(0) and not behind.above(0) and not behind.above(-20)
 
@@ -248,7 +248,7 @@ def test_a_method_that_has_learned_nothing_refutes_nothing_with_less(profile, sc
     [
         "claims: 3",
         # an unquoted comma ends a reason
-        "claims: [{claim: x, print: {agrees: false, because: rounds, clients are not given}}]",
+        "claims: [{claim: x, paper_numbers: {agrees: false, because: rounds, clients are not given}}]",
         "claims: [{claim: x, ahead: {tables: [1], pairs: [[a]]}}]",
         "claims: [{claim: x, ahead: {tables: [1], row: a, lest: 1}}]",
     ],
@@ -270,7 +270,7 @@ def test_rows_of_two_tables_may_stand_beside_each_other():
     assert (lead.mean, lead.seeds, lead.cell.column) == (pytest.approx(15), 2, "tnbc")
 
 
-def test_a_rival_that_only_the_second_of_two_tables_has_is_not_lost():
+def test_a_baseline_that_only_the_second_of_two_tables_has_is_not_lost():
     """FedVCK's runs stand in two tables, FedAvg's as well; FedProx is a row of the second alone. What the
     same runs fill is one comparison.
     """
@@ -280,7 +280,7 @@ def test_a_rival_that_only_the_second_of_two_tables_has_is_not_lost():
     known = made(
         {(name, column): of for name, of in scores.items()}, "fedvck", "nearest", "converged"
     )
-    asked = {"tables": ["ladder", "nearest"], "columns": [column], "row": row}
+    asked = {"tables": ["budgets", "nearest"], "columns": [column], "row": row}
     found = judge(leading("fedvck", True, **asked), known).leads
     assert sorted(sorted(lead.gaps) for lead in found) == [["FedAvg"], ["FedAvg", "FedProx"]]
 

@@ -1,4 +1,4 @@
-"""`fedcon check`: a cell measured anew beside print and the book."""
+"""`fedcon check`: a cell measured anew beside the paper and the book."""
 
 import attrs
 import numpy as np

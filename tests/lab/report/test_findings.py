@@ -15,9 +15,9 @@ from lab.report.findings import CONCLUSIONS, Conclusion, conclusions, supported
 from lab.report.frames import table_runs
 from lab.report.results import gains_by_rule, verdicts_by_rule
 
-RELEASED = "fedvck/ladder/FedVCK-as-released-Adam/cifar10-0.05 at converged"
-TWICE = "fedvck/ladder/FedVCK-as-released-Adam-twice/cifar10-0.05 at converged"
-FEDAVG = "fedvck/ladder/FedAvg/cifar10-0.05 at converged"
+RELEASED = "fedvck/budgets/FedVCK-as-released-Adam/cifar10-0.05 at converged"
+TWICE = "fedvck/budgets/FedVCK-as-released-Adam-twice/cifar10-0.05 at converged"
+FEDAVG = "fedvck/budgets/FedAvg/cifar10-0.05 at converged"
 REPORTED = ["fedvck/11/FedVCK/cifar10-0.05", "fedvck/11/FedAvg/cifar10-0.05"]
 
 
@@ -63,7 +63,7 @@ def test_a_verdict_is_beside_the_number_that_the_paper_has_elsewhere():
         # of the wider network 4.3 points of FedMK over FedGen are within what three seeds do
         (
             {
-                "cell": "fedmk/wide/FedMK-ten-steps/cifar10-0.5 at paper",
+                "cell": "fedmk/wide/FedMK-network-of-FedGen-s-code/cifar10-0.5 at paper",
                 "over": "fedmk/wide/FedGen/cifar10-0.5 at paper",
             },
             r"'x' is 4\.3.* write it anew",
@@ -75,7 +75,7 @@ def test_a_verdict_is_beside_the_number_that_the_paper_has_elsewhere():
         ({"cell": FEDAVG.replace("converged", "quick"), "over": RELEASED}, "at least one seed"),
         (
             {"cell": RELEASED, "over": FEDAVG, "paper": [FEDAVG.split(" at ")[0], REPORTED[1]]},
-            "the paper reports no number for fedvck/ladder",
+            "the paper reports no number for fedvck/budgets",
         ),
     ],
 )

@@ -45,7 +45,7 @@ columns:
      match: {dataset: digits, rounds: 1}}
   - {name: apart, dataset: digits, rounds: 2, not_testable: "reason EVIL", match: {rounds: 2}}
   - {name: "stood in for EVIL", dataset: isic2020, rounds: 1, match: {dataset: isic2020}}
-stand_ins: {isic2020: digits}
+substitutes: {isic2020: digits}
 absent: [{rows: ["other EVIL"], columns: [apart], reason: "absent EVIL"}]
 """
 
@@ -115,7 +115,7 @@ def test_texts_of_claims_and_summaries(spec, tmp_path, monkeypatch):
     assert "title <script>" in shown(tables.progress(measured=measured(spec))._repr_html_())
     monkeypatch.setattr(claims, "CLAIMS", tmp_path)
     kinds = {kind: evil(kind) for kind in ("test", "open", "not_testable")}
-    kinds["print"] = {"agrees": True, "because": evil("print")}
+    kinds["paper_numbers"] = {"agrees": True, "because": evil("paper_numbers")}
     texts = {"claim": evil("claim"), "where": evil("where")}
     listed = [texts | {kind: text} for kind, text in kinds.items()]
     (tmp_path / "fedmk.yaml").write_text(yaml.safe_dump({"claims": listed}))

@@ -32,8 +32,8 @@ _found = st.lists(st.floats(0, 100).map(lambda x: round(x, 3)), min_size=2, max_
 
 @given(_found, st.lists(st.floats(0, 100), min_size=3, max_size=3))
 def test_with_a_printed_deviation_verdicts_are_welchs_tests(found, theirs):
-    """Print with three runs behind it is the second sample: *equivalent* by two one-sided tests, *different*
-    by the two-sided one, beyond the margin.
+    """A reported number with three runs behind it is the second sample: *equivalent* by two one-sided tests,
+    *different* by the two-sided one, beyond the margin.
     """
     both = np.std(found, ddof=1), np.std(theirs, ddof=1)
     if min(both) < 1e-3 or len(theirs) != PRINTED_SEEDS:

@@ -16,8 +16,8 @@ from lab.report.results import (
     cost,
     gains,
     gains_by_rule,
+    interpretations_beside,
     leads,
-    readings_beside,
     verdicts_by_rule,
 )
 from tests.lab.report.made import record as made
@@ -53,7 +53,7 @@ def reported(value, std=None):
 
 
 def test_interpretations_stand_beside_what_is_printed_for_their_method():
-    """61.9 +- 0.4 in print, say: 50, 51, 52 are away from it; 61, 62, 63 lie within 0.1 + 2.92 / sqrt 3 =
+    """61.9 +- 0.4 reported, say: 50, 51, 52 are away from it; 61, 62, 63 lie within 0.1 + 2.92 / sqrt 3 =
     1.8 points of it, which is less than two; two seeds say nothing. A row counts for the longest name that it
     begins with.
     """
@@ -63,18 +63,26 @@ def test_interpretations_stand_beside_what_is_printed_for_their_method():
         "FedAvg, five epochs": (0.38, 0.40),
         "FedDM": (0.5,),
     }
-    runs = known("fedvck", "ladder", "converged", scores)
+    runs = known("fedvck", "budgets", "converged", scores)
     printed = {"Fed": reported(1.0), "FedVCK": reported(61.9, 0.4), "FedAvg": reported(38.7, 0.5)}
-    frame = readings_beside("fedvck", "ladder", "converged", printed, runs)
+    frame = interpretations_beside("fedvck", "budgets", "converged", printed, runs)
     said = ["different", "equivalent", "too few seeds", "too few seeds"]
     assert frame["verdict"].to_dict() == dict(zip(scores, said, strict=True))
     assert frame["measured"].to_list() == pytest.approx([51, 62, 50, 39])
     assert frame["printed"].to_list() == [61.9, 61.9, 1.0, 38.7]
     assert frame["std"]["FedVCK"] == pytest.approx(1) and pd.isna(frame["std"]["FedDM"])
-    runs = known("fedmk", "wide", "paper", {"FedMK, ten steps": (0.4, 0.41, 0.42)}, "cifar10-0.5")
+    runs = known(
+        "fedmk",
+        "wide",
+        "paper",
+        {"FedMK, network of FedGen's code": (0.4, 0.41, 0.42)},
+        "cifar10-0.5",
+    )
     asked = ("fedmk", "wide", "paper", {"FedMK": reported(47.33)}, runs)
-    assert readings_beside(*asked, column="cifar10-0.5")["measured"].item() == pytest.approx(41)
-    assert readings_beside(*asked, column="cifar10-1").empty
+    assert interpretations_beside(*asked, column="cifar10-0.5")["measured"].item() == pytest.approx(
+        41
+    )
+    assert interpretations_beside(*asked, column="cifar10-1").empty
 
 
 def test_a_lead_is_over_the_best_of_the_others():
@@ -86,7 +94,7 @@ def test_a_lead_is_over_the_best_of_the_others():
     # the paper: 88.85 over FedGen's 86.44
     expected["paper"] = 2.41
     assert {name: plain.pop(name) for name in expected} == pytest.approx(expected)
-    assert plain == {"name": "mnist-pathological", "rival": "FedAvg", "seeds": 2}
+    assert plain == {"name": "mnist-pathological", "baseline": "FedAvg", "seeds": 2}
     alone = leads("fedmk", 3, "FedMK", lambda row: row == "FedGen, tuned", None, runs).iloc[0]
     assert alone["value"] == pytest.approx(-15) and alone["seeds"] == 1
     # a row that is not in all columns has a line for each all the same
@@ -137,8 +145,8 @@ def test_rules_of_reporting_read_the_same_rounds_in_their_own_way(algorithm, see
 
 
 def test_verdicts_and_gains_by_rule_hang_on_the_rounds_that_a_rule_reads():
-    """Three seeds of A end at 80 and have 60 as the mean of all that come before; print has 60. B has too few
-    seeds for a verdict, C no run.
+    """Three seeds of A end at 80 and have 60 as the mean of all that come before; the paper has 60. B has too
+    few seeds for a verdict, C no run.
     """
     runs = pd.DataFrame(
         [

@@ -27,7 +27,7 @@ from tests.lab.report.made import measure, one, record
 @pytest.fixture
 def cells():
     """Two rows of one column of FedVCK's Table 3, whose data are the paper's own."""
-    every = [cell for cell in TableSpec.find("fedvck", 3).cells("paper") if not cell.stand_in]
+    every = [cell for cell in TableSpec.find("fedvck", 3).cells("paper") if not cell.substitute]
     return [cell for cell in every if cell.column == every[0].column][:2]
 
 
@@ -117,11 +117,11 @@ def test_every_column_is_shown_at_the_profile_that_measures_most_of_it():
 
 
 def test_other_data_are_named():
-    cell = next(cell for cell in TableSpec.find("fedvck", 3).cells("laptop") if cell.stand_in)
+    cell = next(cell for cell in TableSpec.find("fedvck", 3).cells("laptop") if cell.substitute)
     runs = measure(cell, [0.6, 0.6, 0.6])
-    stand_in = one(table_frame("fedvck", 3, measured=runs), cell.row, cell.column)["stand_in"]
+    substitute = one(table_frame("fedvck", 3, measured=runs), cell.row, cell.column)["substitute"]
     page = soup("fedvck", 3, measured=runs).get_text()
-    assert "in place of" in stand_in and stand_in in page
+    assert "in place of" in substitute and substitute in page
     assert page.count("60.00 ± 0.00†") == 1 and page.count("†") == 2  # one cell, one note
 
 
@@ -203,7 +203,7 @@ def test_numbers(value, std, unit, text):
 
 
 def test_a_terminal_tells_a_difference_as_finely_as_its_margin():
-    """Print has an area of 0.514, and a hundredth is half of the margin."""
+    """The paper has an area of 0.514, and a hundredth is half of the margin."""
     cells = TableSpec.find("fedvck", 12).cells("paper")
     cell = next(one for one in cells if one.metric == "mia_auc_mean" and one.published)
     value = cell.published.value + 0.0123
@@ -230,7 +230,7 @@ def test_means_that_mix_versions_or_precisions_say_so(cells):
 
 
 def test_each_cell_is_at_its_best_budget_and_another_interpretation_is_a_row():
-    """Table 11 at 0.05: FedVCK at the paper's size, MOON on a laptop; below them FedVCK near print."""
+    """Table 11 at 0.05: FedVCK at the paper's size, MOON on a laptop; below them FedVCK near the paper."""
     found = evidence_frame("fedvck", 11).query("column == 'cifar10-0.05'").set_index("row")
     near = "FedVCK as released, Adam, twice (table nearest)"
     assert found.loc[["FedVCK", "MOON", near], "profile"].tolist() == [
@@ -274,7 +274,7 @@ def test_every_table_has_a_row_and_its_verdicts_add_up():
 
 def test_one_measured_cell_is_counted_in_its_table_only():
     cells = TableSpec.find("fedvck", 13).cells("paper")
-    cell = next(cell for cell in cells if cell.stand_in is None)
+    cell = next(cell for cell in cells if cell.substitute is None)
     runs = {run.id: record(run, accuracy=cell.published.value / 100) for run in cell.experiments}
     found = counted("fedvck", runs)
     (cells, _, measured), verdicts = found[heading(cell.spec)]

@@ -95,8 +95,8 @@ def test_the_tables_of_fedmk_hold_the_schedule_that_was_chosen(table):
 @pytest.mark.parametrize("table", [1, 4, 5, "figure2", "figure4", "figure5"])
 def test_the_tables_of_fedmk_hold_the_interpretation_that_was_chosen_on_cifar10(table):
     """That of one network with the highest accuracy on held-out images."""
-    spec = TableSpec.find("fedmk", "readings_cifar10")
-    tried = table_frame("fedmk", "readings_cifar10", "paper").set_index("row")["measured"]
+    spec = TableSpec.find("fedmk", "interpretations_cifar10")
+    tried = table_frame("fedmk", "interpretations_cifar10", "paper").set_index("row")["measured"]
     ours = [row.name for row in spec.rows if "model_options" not in row.fields]
     assert tried[ours].notna().all() and len(ours) == 4
     best = next(cell for cell in spec.cells("paper") if cell.row == tried[ours].idxmax())

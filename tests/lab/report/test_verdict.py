@@ -49,7 +49,7 @@ rows:
 columns:
   - {dataset: mnist, match: {dataset: mnist}}
   - {dataset: cifar10, printed: false, metrics: [accuracy]}
-stand_ins: {mnist: {dataset: digits, profiles: [laptop]}}
+substitutes: {mnist: {dataset: digits, profiles: [laptop]}}
 """
 
 
@@ -211,7 +211,7 @@ def test_a_cell_short_of_its_plan_is_pending_and_looks_are_counted(spec):
     [(0.60, "depends on our choice"), (0.40, "different"), (None, "different")],
 )
 def test_what_another_choice_reverses_depends_on_ours(spec, tmp_path, other, verdict):
-    """Print is 60, and 30 is different, unless fewer rounds, in table `wide`, have it."""
+    """The paper has 60, and 30 is different, unless fewer rounds, in table `wide`, have it."""
     wide = YAML.replace("table: 1", "table: wide").replace("name: A,", "name: A wide,")
     (tmp_path / "p" / "wide.yaml").write_text(wide + "defaults: {rounds: 3}\n")
     spec.path.write_text(YAML + "choices: [{of: the rounds, table: wide, rows: {A: A wide}}]\n")
@@ -237,7 +237,7 @@ def test_fewer_steps_than_print_do_not_refute_it(spec):
 def test_a_wide_spread_is_inconclusive_and_says_what_would_decide(spec):
     printed = next(cell for cell in spec.cells("paper") if cell.row == "A").published.value
     # (4.303 + 1.061) * 2 * sqrt(2/3) = 8.8 and, with six seeds, (2.571 + 0.920) * 2 * sqrt(1/2) < 5; the
-    # noise of print alone is too much for four
+    # noise of the paper alone is too much for four
     for spread, found, seeds in ((2, "8.8", 6), (4, "18", "not even 100")):
         shifted = [(printed + shift) / 100 for shift in (-spread, 0, spread)]
         wide = verdicts(spec, "paper", {"A": shifted})["A"]
@@ -257,7 +257,7 @@ def test_at_a_reduced_budget_directions_count(spec):
     found = verdicts(
         spec, "quick", {"A": [0.10, 0.11], "B": [0.20, 0.213], "C": [0.15, 0.161], "D": [0.1]}
     )
-    said = "{} pairs of rows compared: {} ordered as printed, {} the other way round"
+    said = "{} pairs of rows compared: {} ordered as reported, {} the other way round"
     assert {row: str(one) for row, one in found.items()} == {
         "A": f"direction agrees: {said.format(3, 2, 0)}",
         "B": f"direction unsure: {said.format(3, 1, 1)}",
