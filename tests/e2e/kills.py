@@ -116,29 +116,26 @@ def run(context: Any, out: Path, point: str | None = None, count: int = 0) -> bo
     return process.exitcode != 0
 
 
-def kill_often(context: Any, kills: int, folder: Path, seed: int = 0) -> dict[str, int]:
-    """Kill runs at points drawn at random until there were so many kills; each run goes on until it
-    is complete. Returns the kills by point.
+def kill_everywhere(context: Any, folder: Path) -> int:
+    """Kill runs once at every point, in an order and at calls drawn at random; each run goes on until
+    it is complete. Returns the number of runs.
 
     Raises AssertionError where a record differs from that of a run that was left alone, or a
     checkpoint is left.
     """
-    draw, done = random.Random(seed), dict.fromkeys(POINTS, 0)
+    draw, left, number = random.Random(0), sorted(POINTS), 0
+    draw.shuffle(left)
     assert not run(context, folder / "whole")
-    whole, number = result(folder / "whole"), 0
-    while sum(done.values()) < kills:
+    whole = result(folder / "whole")
+    while left:
         out, number = folder / f"killed{number}", number + 1
-        # early counts, so that a run is killed many times before it is complete
-        while sum(done.values()) < kills:
-            point = draw.choice(sorted(POINTS))
-            count = draw.randint(1, POINTS[point][2])
-            if not run(context, out, point, count):
-                break
-            done[point] += 1
+        # early calls, so that a run is killed many times before it is complete
+        while left and run(context, out, left[-1], draw.randint(1, POINTS[left[-1]][2])):
+            left.pop()
         run(context, out)
         assert result(out) == whole
         # nor a file that a writer was at
-        left = [path for path in (out / "checkpoints").rglob("*") if path.is_file()]
-        assert {path.suffix for path in left} <= {".lock"}
+        files = [path for path in (out / "checkpoints").rglob("*") if path.is_file()]
+        assert {path.suffix for path in files} <= {".lock"}
         assert [path.suffix for path in (out / "adhoc").iterdir()] == [".json"]
-    return done
+    return number

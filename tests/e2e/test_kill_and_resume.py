@@ -7,5 +7,5 @@ from tests.e2e import kills
 
 @pytest.mark.timeout(600)
 def test_killed_at_any_point_and_gone_on_is_the_same_record_bit_for_bit(tmp_path):
-    done = kills.kill_often(kills.processes(), 20, tmp_path)
-    assert sum(done.values()) == 20 and sum(count > 0 for count in done.values()) >= 6, done
+    runs = kills.kill_everywhere(kills.processes(), tmp_path)
+    assert runs < len(kills.POINTS) / 2  # most were killed more than once
