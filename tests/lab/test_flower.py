@@ -134,58 +134,34 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("how", [*BAD, "replayed"])
-def test_a_bad_upload_is_refused_by_name_and_the_others_count_as_if_it_were_not_there(how):
+@pytest.mark.parametrize("how", [*BAD, "replayed", "away", "failing"])
+def test_a_round_goes_on_without_a_client_that_is_bad_or_gone_and_names_it(how):
+    """As if it were not there; a client whose program fails is not asked for ever."""
     stated = experiment(refused="leave_out", rounds=2)
 
     def spoil(number, content):
+        if how == "away":  # before its turn in the first round
+            nodes.away = {101}
         if number != 1:
             return content
+        if how == "failing":
+            raise RuntimeError("the disk is full")
         replay = how == "replayed" and json.loads(content["asked"]["what"])[-1][1] == 2
         if how == "replayed":
             return of_another_round(content) if replay else content
         return changed(content, BAD[how])
 
-    nodes = Nodes(stated, spoil=spoil, **{"wait-for-all": False})
+    waits = {} if how == "failing" else {"wait-for-all": False}
+    nodes = Nodes(stated, spoil=spoil, **waits)
     record = server.federate(nodes, nodes.server)
     said = " ".join([*record.notes, *(str(row.get("refused", "")) for row in record.rounds)])
-    assert "client 1" in said
+    expected = {"failing": "failed in round 1: the disk is full", "away": "does not answer"}
+    assert f"client 1 {expected.get(how, '')}" in said and record.status == "complete"
     rounds_without = (2,) if how == "replayed" else (1, 2)
     beside = one_by_one(
         stated, away=lambda client, rng: client.id == 1 and rng.path[1] in rounds_without
     )
     assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
-
-
-def test_a_round_goes_on_without_a_node_that_went_away_where_the_run_says_so():
-    stated = experiment(refused="leave_out", rounds=2)
-
-    def spoil(number, content):
-        nodes.away = {101}  # before its turn in the first round
-        return content
-
-    nodes = Nodes(stated, spoil=spoil, **{"wait-for-all": False})
-    record = server.federate(nodes, nodes.server)
-    assert [note for note in record.notes if "client 1" in note] == [
-        "client 1 does not answer; round 1 goes on without it",
-        "client 1 does not answer; round 2 goes on without it",
-    ]
-    beside = one_by_one(stated, away=lambda client, rng: client.id == 1)
-    assert [row["metrics"] for row in record.rounds] == [row["metrics"] for row in beside.rounds]
-
-
-def test_a_client_whose_program_fails_is_named_and_not_asked_for_ever():
-    stated = experiment(refused="leave_out", rounds=1)
-
-    def spoil(number, content):
-        if number == 1:
-            raise RuntimeError("the disk is full")
-        return content
-
-    nodes = Nodes(stated, spoil=spoil)
-    record = server.federate(nodes, nodes.server)
-    assert record.notes == ["client 1 failed in round 1: the disk is full"]
-    assert record.status == "complete"
 
 
 def test_a_round_waits_for_a_node_that_comes_back_as_another():

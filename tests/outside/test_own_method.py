@@ -130,13 +130,13 @@ def test_a_record_names_what_is_ones_own(tmp_path):
             matching.register(*wrong)
 
 
-def wrong_objects():
+def test_a_wrong_object_is_one_line_that_says_what_was_expected():
     """What a newcomer may give in the place of something else, by what the sentence says."""
     digits = load("digits")
     task = Task(digits, "convnet", {"width": 4})
     clients, iid = distribute(task, {"name": "iid"}, 2, 0), {"name": "iid"}
     stated = Experiment(algorithm="fedavg", dataset="digits")
-    return {
+    wrong = {
         "dataset must be an instance of Dataset": lambda: Task("digits"),
         "model_options must be an instance of dict": lambda: Task(digits, "convnet", 7),
         "task must be an instance of Task, not Dataset": lambda: distribute(digits, iid, 2, 0),
@@ -152,10 +152,7 @@ def wrong_objects():
         "7: expected str": lambda: run(stated, record=7),
         "name of its own and a class or function": lambda: models.register("mine", 7),
     }
-
-
-def test_a_wrong_object_is_one_line_that_says_what_was_expected():
-    for words, call in wrong_objects().items():
+    for words, call in wrong.items():
         with pytest.raises(InputError, match=words) as error:
             call()
         assert "\n" not in str(error.value)

@@ -8,12 +8,13 @@ import textwrap
 
 import pytest
 
-from core.condensation import engine
+from core.condensation import LatentStatistics, engine
 from core.condensation.engine import MatchingObjective
 from lab.report import source
 from lab.report.listing import WIDTH, text_of
 
-LISTED = [engine.condense, MatchingObjective]
+#: the last has a remark for a type checker
+LISTED = [engine.condense, MatchingObjective, LatentStatistics.running]
 
 
 def program(text: str) -> str:
@@ -27,22 +28,11 @@ def program(text: str) -> str:
 
 
 @pytest.mark.parametrize("function", LISTED, ids=lambda function: function.__qualname__)
-def test_a_listing_is_the_same_program_in_narrow_lines(function):
+def test_a_listing_is_the_same_program_in_narrow_lines_without_docstrings(function):
     pytest.importorskip("ruff")
+    pytest.importorskip("IPython")
     text = text_of(function)
     assert program(text) == program(inspect.getsource(function))
     assert not [row for row in text.splitlines() if len(row) > WIDTH and '"' not in row]
-
-
-def noted(value):
-    """Doubles."""
-    twice = 2 * value  # a remark that would not fit behind the code, because it goes on and on
-    return twice + twice  # type: ignore[no-any-return]
-
-
-def test_a_listing_leaves_docstrings_out_and_is_highlighted():
-    pytest.importorskip("IPython")
-    text = source(noted).data
-    assert text.startswith("```python\ndef noted(")
-    assert text.endswith("return twice + twice\n```")
-    assert "Doubles" not in text and '"""' not in text
+    assert '"""' not in text and "# type:" not in text
+    assert source(function).data == f"```python\n{text.rstrip()}\n```"

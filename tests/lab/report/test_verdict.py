@@ -109,7 +109,6 @@ def test_the_margin_of_each_unit(printed, found, unit, said):
 
 
 # --- directions
-# ---------------------------------------------------------------------------------------------
 
 PAIRS = [("a", "b"), ("a", "c"), ("b", "c"), ("c", "d")]
 
@@ -170,7 +169,6 @@ def test_agreement_under_change_of_scale_and_sign(printed, found):
 
 
 # --- whole tables
-# ---------------------------------------------------------------------------------------------
 
 
 def test_at_the_papers_budget_values_count(spec):
