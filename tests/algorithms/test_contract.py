@@ -188,7 +188,7 @@ REFUSED = [
     ("dfrd", {"ema": 1.5}, {"server_batch": 1}, {"generator_momentum": 1}, {"temperature": 0}),
     ("dm", {"images_per_class": 0}, {"image_momentum": 1}),
     ("dsa", {"network_lr": 0}),
-    ("fedavg", {"learning_rate": 0.1}),
+    ("fedavg", {"learning_rate": 0.1}, {"lr": 3.5e38}, {"lr": 10**400}),  # beyond float32
     ("fedavgm", {"server_momentum": 1.5}),
     ("feddf", {"auxiliary": ""}, {"auxiliary": 3}, {"kept_apart": 1}, {"clip_norm": 0}),
     ("feddf", {"kept_apart": 0}, {"pool": 1}),

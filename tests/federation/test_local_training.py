@@ -37,13 +37,6 @@ def test_every_pass_gives_every_sample_once(samples, batch_size, epochs, seed):
     assert epochs * samples == most if whole else epochs * samples < most
 
 
-@given(**SIZES, steps=st.integers(1, 30))
-def test_steps_override_epochs(samples, batch_size, steps):
-    settings = LocalTraining(batch_size=batch_size, local_steps=steps)
-    assert settings.steps(samples) == steps
-    assert len(list(batches(samples, batch_size, steps, Rng(0), CPU))) == steps
-
-
 def test_sgd_with_momentum_and_decay_matches_float64_numpy():
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1, bias=False)

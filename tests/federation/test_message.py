@@ -6,20 +6,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from core.errors import InputError
 from core.federation import Ledger, Message
 from core.federation.tensors import (
     in_a_row,
     pack,
-    pack_optimiser,
     put,
     put_each,
     take,
     take_each,
     unpack,
-    unpack_optimiser,
     weights,
 )
 from core.models import build
@@ -124,33 +121,3 @@ def test_tensors_in_a_row_are_a_vector_whose_gradient_reaches_each():
     assert row.tolist() == [1, 2, *range(24)]
     (gradient,) = torch.autograd.grad(row @ row, [first])
     assert torch.equal(gradient, 2 * first.detach())
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda model: torch.optim.Adam(model.parameters(), lr=0.1),
-        lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-    ],
-)
-def test_an_optimiser_goes_on_where_it_stopped(make):
-    """Two steps, a way through named tensors, and a third step: what three steps give."""
-    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
-
-    def step(model, optimiser, times=1):
-        for _ in range(times):
-            optimiser.zero_grad()
-            model(x).square().mean().backward()
-            optimiser.step()
-
-    whole, broken, again = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2)
-    broken.load_state_dict(whole.state_dict())
-    first = make(broken)
-    step(whole, make(whole), 3)
-    step(broken, first, 2)
-    state = pack(broken, "g/") | pack_optimiser(first, broken, "g/optimiser/")
-    unpack(again, state, "g/")
-    second = make(again)
-    unpack_optimiser(second, again, state, "g/optimiser/")
-    step(again, second)
-    assert torch.equal(whole.weight, again.weight) and torch.equal(whole.bias, again.bias)

@@ -11,7 +11,7 @@ import torch
 from core.errors import InputError
 from core.federation import Runtime
 from core.files import Busy, FileError, alone
-from lab import Record, TableSpec, queue, records
+from lab import Record, TableSpec, queue
 from lab.__main__ import main
 from tests.lab.small_runs import measured, put, small, written
 
@@ -129,14 +129,6 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
     stamp = path.stat().st_mtime_ns
     assert measure(str(tmp_path)) == (Record.load(path), path, False)
     assert path.stat().st_mtime_ns == stamp and not any(one.exists() for one in left)
-
-
-def test_a_clock_that_runs_out_leaves_a_run_that_goes_on(tmp_path):
-    cut, _, _ = measure(tmp_path, deadline=time.monotonic())
-    assert cut.status == "running" and len(cut.rounds) < 3 and records(tmp_path) == {}
-    whole, _, _ = measure(tmp_path)
-    assert whole.status == "complete" and whole.rounds[: len(cut.rounds)] == cut.rounds
-    assert not [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
 
 
 def test_a_failed_run_is_tried_again_only_with_other_code(tmp_path, monkeypatch):

@@ -6,9 +6,11 @@ import json
 from types import SimpleNamespace
 
 import attrs
+import numpy as np
 import pytest
 import yaml
 
+from core.checks import plain
 from core.errors import InputError
 from core.federation import Runtime, Task
 from lab import Experiment, Record, importing, make_task, queue, record, records
@@ -30,6 +32,16 @@ def test_an_id_stands_for_what_differs_from_the_defaults():
     assert Experiment.from_dict(json.loads(json.dumps(one.to_dict()))) == one
     a, b = ({"lr": 0.1, "momentum": 0.5}, {"momentum": 0.5, "lr": 0.1})
     assert Experiment(**PLAIN, settings=a).id == Experiment(**PLAIN, settings=b).id
+
+
+def test_numbers_of_numpy_are_pythons():
+    given = {"a": np.int64(3), "b": [np.float32(0.5), np.array([1, 2])], "c": ("x", np.bool_(True))}
+    assert repr(plain(given)) == "{'a': 3, 'b': [0.5, [1, 2]], 'c': ('x', True)}"
+    ours, theirs = (
+        small(rounds=whole(2), settings={"lr": real(0.1)})
+        for whole, real in ((np.int32, np.float64), (int, float))
+    )
+    assert ours.id == theirs.id and repr(ours) == repr(theirs)
 
 
 @pytest.mark.parametrize(

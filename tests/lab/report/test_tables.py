@@ -255,13 +255,12 @@ def counted(paper, runs):
     page = BeautifulSoup(progress(paper, runs)._repr_html_(), "html.parser")
     rows = [[cell.text for cell in row.find_all("td")] for row in page.find_all("tr")[1:]]
     return {
-        title: ([*map(int, counts)], {name: int(n) for n, _, name in map(_parts, said.split(", "))})
+        title: (
+            [*map(int, counts)],
+            {name: int(n) for n, name in (part.split(" ", 1) for part in said.split(", "))},
+        )
         for title, _, *counts, said in rows
     }
-
-
-def _parts(said):
-    return said.partition(" ")
 
 
 def test_every_table_has_a_row_and_its_verdicts_add_up():

@@ -79,6 +79,7 @@ def test_no_kernel_outlives_who_asked_for_it():
     code = (
         "import multiprocessing, pathlib, time\n"
         "from lab.report.site import executing\n"
+        "executing.PRELOADED.clear()\n"
         "with executing.kernel(pathlib.Path('.')):\n"
         "    (process,) = multiprocessing.active_children()\n"
         "    print(process.pid, flush=True)\n    time.sleep(60)\n"
