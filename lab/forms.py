@@ -22,14 +22,11 @@ from pydantic import (
 
 from core.checks import check_whole
 from core.errors import InputError, brief, one_line, unknown
-from core.files import read_text
 from lab.experiment import PROFILES, Experiment
 
 #: where the specifications are kept: `<paper>/<table>.yaml`, `<paper>/published.csv` and
 #: `profiles.yaml`
 TABLES = Path(__file__).resolve().parents[1] / "book" / "tables"
-#: bytes of the largest file that is read
-LARGEST = 2**20
 #: the fields of an experiment that a specification may state; seed and profile come from elsewhere
 FIELDS = frozenset(attrs.fields_dict(Experiment)) - {"seed", "profile"}
 #: the fields whose entries are values of their own
@@ -160,14 +157,13 @@ def short(path: Path) -> str:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file's mapping. InputError, naming the file, where it is missing or no mapping."""
-    text = read_text(path, LARGEST, "specification")
     try:
-        data = yaml.load(text, Loader=_Loader)
+        data = yaml.load(path.read_bytes(), Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{short(path)}{line} is not valid YAML: {error.problem}") from None
-    except Exception as error:  # such as a 13th month
-        raise InputError(f"{short(path)} is not valid YAML: {one_line(error, 150)}") from None
+    except Exception as error:  # no such file, not UTF-8, a 13th month
+        raise InputError(f"{short(path)} cannot be read: {one_line(error, 150)}") from None
     if not _is_mapping(data):
         raise InputError(f"{short(path)} must hold a mapping of names to values")
     return data

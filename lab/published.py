@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from core.errors import InputError, unknown
-from core.files import read_text
-from lab.forms import LARGEST, read, short
+from lab.forms import read, short
 
 #: the columns that a published.csv must have beside those that a `match` may name
 PRINTED = ("table", "metric", "value", "std", "unit", "better", "note")
@@ -53,11 +51,12 @@ def read_published(path: Path) -> list[dict[str, str]]:
     """Rows of a published.csv; none without the file. InputError for a missing column."""
     if not path.exists():
         return []
-    reader = csv.DictReader(io.StringIO(read_text(path, LARGEST, "list of printed numbers")))
-    try:
-        rows = list(reader)
-    except csv.Error as error:
-        raise InputError(f"{short(path)}, line {reader.line_num}: {error}") from None
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        try:
+            rows = list(reader)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{short(path)}, line {reader.line_num}: {error}") from None
     for column in PRINTED:
         if column not in (reader.fieldnames or ()):
             raise InputError(f"{short(path)} has no column {column!r}")

@@ -24,7 +24,7 @@ from lab.record import (
     Record,
     book_files,
     find,
-    reckoning,
+    numerics,
     records,
     split_digest,
 )
@@ -189,10 +189,10 @@ def measure_anew(
     """Run an experiment in a scratch folder, whatever the book has of it, as `measure`. What lies there
     counts where the same code computed it in the same way.
     """
-    wanted = code_version(experiment.algorithm), reckoning(runtime.describe())
+    wanted = code_version(experiment.algorithm), numerics(runtime.describe())
 
     def stale(record: Record) -> bool:
-        return (record.code, reckoning(record.environment)) != wanted
+        return (record.code, numerics(record.environment)) != wanted
 
     return measure(experiment, paper, out=out, runtime=runtime, progress=True, stale=stale)
 

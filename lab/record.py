@@ -141,10 +141,8 @@ class Record:
         return record
 
 
-def reckoning(environment: Mapping[str, Any]) -> dict[str, str]:
-    """What of a machine decides the last digits of a run, from a record's environment: on a CPU also
-    instructions, kernels and threads, which order sums.
-    """
+def numerics(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Return what of an environment decides a run's last digits; on a CPU also what orders sums."""
     sums = ("cpu", "kernels", "threads") if environment.get("device") == "cpu" else ()
     return {name: str(environment.get(name)) for name in ("torch", "device", "precision", *sums)}
 

@@ -23,7 +23,7 @@ from core.rng import Rng
 from lab.attack import OutOfTime, attack, check_can_be_attacked
 from lab.bar import Bar
 from lab.experiment import Experiment
-from lab.record import Record, inputs, new_record, reckoning
+from lab.record import Record, inputs, new_record, numerics
 from lab.source import check_code, code_version
 
 AnyPath = str | os.PathLike[str]
@@ -117,7 +117,7 @@ def _key(experiment: Experiment, task: Task, algorithm: Algorithm) -> dict[str, 
         "data": task.dataset.fingerprint,
         **{f"input {name}": digest for name, digest in inputs(experiment, algorithm).items()},
         "code": code_version(experiment.algorithm),
-        **reckoning(task.runtime.describe()),
+        **numerics(task.runtime.describe()),
     }
 
 

@@ -44,7 +44,7 @@ Profile = Annotated[Name, BUDGET]
 Shown = Annotated[Name | None, BUDGET]
 Seeds = Annotated[list[int] | None, Option("--seed", help="Seed; may be given several times.")]
 Device = Annotated[str, Option(help="auto, cpu or cuda.")]
-Precision = Annotated[str, Option(help="float32 (also: auto), or bfloat16 for convolutions.")]
+Precision = Annotated[str, Option(help="float32, bfloat16 or auto (float32; check: the book's).")]
 Cell = Annotated[str, Argument(help="A table's cell: PAPER/TABLE/ROW/COLUMN[/METRIC].")]
 Only = Annotated[
     str | None, Option(help="A paper, a table (fedvck/11), a cell or an algorithm, that alone.")

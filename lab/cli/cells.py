@@ -203,14 +203,17 @@ def check(
     from core.federation import Runtime
     from lab import queue, records
     from lab.profiles import budget_name
+    from lab.record import numerics
     from lab.report.evidence import comparison
 
     known = records()
     found, asked = _found(cell, profile, known)
+    book = [known[one.id] for one in found.experiments if one.id in known]
+    agreed = {numerics(record.environment)["precision"] for record in book}
+    precision = agreed.pop() if precision == "auto" and len(agreed) == 1 else precision
     runtime, yours = Runtime.choose(device, precision), []
     runs = found.chosen(seed, free=True)
     make_folder(out, "--out")
-    book = [known[one.id] for one in found.experiments if one.id in known]
     if took := [one.core_seconds for one in book if not math.isnan(one.core_seconds)]:
         of_one = f"{statistics.mean(took):,.0f} s of one core"
         print(f"budget {budget_name(found.profile)}: a run of the book took {of_one}")

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 from lab import Record
 from lab.explain import aligned
 from lab.profiles import budget_name
-from lab.record import REPOSITORY, book_files, reckoning
+from lab.record import REPOSITORY, book_files, numerics
 from lab.report.tables import formatted, with_spread
 from lab.report.verdict import REDUCED, Judgement, budget, judge, measured, planned
 from lab.table import Cell
@@ -114,7 +114,7 @@ def _bits(cell: Cell, book: Record | None, yours: Record) -> str:
         return f"{where} all rounds equal the book's to the last bit"
     theirs, own = (
         {"data": one.fingerprint[:12], "code": one.code}
-        | reckoning(one.environment)
+        | numerics(one.environment)
         | {"device_name": one.environment.get("device_name")}
         for one in (book, yours)
     )

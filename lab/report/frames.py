@@ -11,7 +11,7 @@ import attrs
 import pandas as pd
 
 from lab import PROFILES, Record, records
-from lab.record import reckoning
+from lab.record import numerics
 from lab.report.verdict import Judgement, judge
 from lab.table import Cell, TableSpec
 
@@ -211,5 +211,5 @@ def _row(cell: Cell, found: Judgement, runs: Sequence[Record]) -> dict[str, Any]
 
 def _reckoned(run: Record) -> str:
     """Precision of a run, and its device if not the CPU; the rest moves the last digits only."""
-    by = reckoning(run.environment)
+    by = numerics(run.environment)
     return by["precision"] + f" on {by['device']}" * (by["device"] != "cpu")

@@ -15,7 +15,7 @@ from core.errors import InputError, listed, unknown
 from core.metrics import headline
 from lab import Experiment, Record
 from lab.profiles import apply
-from lab.record import reckoning
+from lab.record import numerics
 from lab.report.intervals import interval
 from lab.report.verdict import MB, differences
 
@@ -150,7 +150,7 @@ def _row(record: Record) -> dict[str, Any]:
         "data": record.fingerprint[:12],
         "other inputs": ", ".join(digest[:12] for digest in record.inputs.values()),
         "code": record.code,
-        **reckoning(record.environment),
+        **numerics(record.environment),
         "metric": metric,
         "value": 100 * record.metrics[metric],
         "MB": record.sent() / MB,

@@ -180,6 +180,7 @@ def _cell(row: pd.Series) -> str:
     said += [budget_name(row["profile"])] * bool(row["several"] and row["seeds"])
     if not pd.isna(row["measured"]):
         value = formatted(row["measured"], row["std"], row["unit"]) + "†" * bool(row["substitute"])
+        value += "‡" * (AND in row["reckoned"])
         lines.append(f'<span class="sr">measured </span>{value}')
     if row["printed_text"] or pd.isna(row["measured"]):  # else there is nothing to compare with
         said.append(f'<span aria-hidden="true">{sign}</span> {row["verdict"]}')
@@ -213,6 +214,8 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
         lines.append(
             f"† measured on other data than the paper's: {escape('; '.join(substitutes))}."
         )
+    if seen["reckoned"].str.contains(AND).any():
+        lines.append("‡ seeds computed in several precisions or on several devices.")
     about = [re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(spec.note or ""))]
     if spec.unfair and reduced:
         lines.append(f"No fair comparison; counts for no total, no claim: {escape(spec.unfair)}.")

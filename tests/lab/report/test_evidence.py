@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import lab
 from lab import Record, TableSpec, records
 from lab.__main__ import main
 from lab.report.evidence import comparison
@@ -98,3 +99,27 @@ def test_a_check_runs_in_a_folder_of_its_own_and_twice_gives_the_same(tmp_path, 
         assert ("from a check before" in out) == bool(again)
     (found,) = folder.glob("reference/*.json")
     assert Record.load(found).status == "complete"
+
+
+@pytest.mark.parametrize(
+    ("book", "options", "used"),
+    [
+        (["bfloat16"], [], "bfloat16"),
+        (["bfloat16", "float32"], [], "float32"),
+        (["bfloat16"], ["--precision", "float32"], "float32"),
+    ],
+)
+def test_a_check_computes_in_the_precision_of_the_book(cell, book, options, used, monkeypatch):
+    known, computed_in = {}, []
+    for run, precision in zip(cell.experiments, book, strict=False):
+        environment = records()[run.id].environment | {"precision": precision}
+        known[run.id] = attrs.evolve(records()[run.id], environment=environment)
+
+    def measure_anew(experiment, paper, out, runtime):
+        computed_in.append(runtime.precision)
+        return known[experiment.id], out, True
+
+    monkeypatch.setattr(lab, "records", lambda: known)
+    monkeypatch.setattr(lab.queue, "measure_anew", measure_anew)
+    place = [cell.address, "--profile", "paper", "--seed", "0"]
+    assert main(["check", *place, *options]) == 0 and computed_in == [used]

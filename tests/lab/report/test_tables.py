@@ -227,6 +227,7 @@ def test_means_that_mix_versions_or_precisions_say_so(cells):
     page = soup("fedvck", 3, measured=runs).get_text()
     assert "Means over runs of several versions of the program: 1." in page
     assert f"computed in {mixed}; differences of rows" in page
+    assert page.count("60.00 ± 10.00‡") == 1 and page.count("‡") == 2  # one cell, one note
 
 
 def test_each_cell_is_at_its_best_budget_and_another_interpretation_is_a_row():
