@@ -86,7 +86,7 @@ def check(data: Mapping[str, Any], schedule: Schedule, stated: Mapping[str, Any]
         RecordForm.model_validate(data)
     except ValidationError as error:
         raise InputError(mistake(error, data, "")) from None
-    partition.stated(stated)
+    partition.parse(stated)
     threads = data["environment"].get("threads", 1)
     _need(isinstance(threads, int) and threads >= 1, "threads", "a whole number from 1", threads)
     rounds = data["rounds"]

@@ -422,7 +422,7 @@ class TableSpec(Part):
                 Experiment.from_dict({**merged.fields, "seed": seed, "profile": profile.name})
                 for seed in column.seeds or self.seeds
             )
-            partition.stated(runs[0].partition)
+            partition.parse(runs[0].partition)
             check_options(runs[0].model, runs[0].model_options)
             runs[0].new_algorithm()  # it says which value it cannot take
         except InputError as error:

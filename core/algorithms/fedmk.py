@@ -254,7 +254,7 @@ class FedMK(condensing.Condensing):
         training = attrs.evolve(self.settings.training, lr=self.settings.rate(state.meta["round"]))
         self.train_model(state.task, model, generator, images, labels, training, rng)
         tensors |= pack(model)
-        tensors |= put_each("knowledge/", {id_: one.tensors for id_, one in uploads.items()})
+        tensors |= put_each("knowledge/", {id_: upload.tensors for id_, upload in uploads.items()})
         return State(state.task, tensors, state.meta | {"round": state.meta["round"] + 1})
 
     def upload_fault(self, upload: Message) -> str | None:
@@ -328,8 +328,8 @@ class FedMK(condensing.Condensing):
         if self.settings.compare_size is None:
             return after
         with ledger.timed("compared"):
-            beside = State(state.task, take("compared/", state.tensors), state.meta)
-            compared = self._compared().round(beside, clients, Ledger.aside(), rng.at("compared"))
+            before = State(state.task, take("compared/", state.tensors), state.meta)
+            compared = self._compared().round(before, clients, Ledger.aside(), rng.at("compared"))
         return attrs.evolve(after, tensors=after.tensors | put("compared/", compared.tensors))
 
     def compared_update(
@@ -345,14 +345,14 @@ class FedMK(condensing.Condensing):
 
     def measures(self, state: State) -> dict[str, float]:
         """`emd`: the earth mover's distance to the knowledge of `compare_size` images (Table 7)."""
-        found = super().measures(state)
+        measured = super().measures(state)
         if self.settings.compare_size is None:
-            return found
+            return measured
         first, second = (
-            torch.cat([one["images"] for one in take_each(prefix, state.tensors).values()])
+            torch.cat([own["images"] for own in take_each(prefix, state.tensors).values()])
             for prefix in ("knowledge/", "compared/knowledge/")
         )
-        return found | {"emd": earth_movers_distance(first, second)}
+        return measured | {"emd": earth_movers_distance(first, second)}
 
 
 class _Compared(FedMK):

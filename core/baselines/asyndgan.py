@@ -129,7 +129,7 @@ class AsynDGAN(Algorithm):
         root = _root(rng.seed)
         state = self._with_label_maps(state, clients, ledger, root)
         # those whose maps were not refused
-        clients = [one for one in clients if f"conditions/{one.id}" in state.tensors]
+        clients = [client for client in clients if f"conditions/{client.id}" in state.tensors]
         maps = [state.tensors[f"conditions/{client.id}"] for client in clients]
         # the segmentation network learns from the maps of all that the server knows
         every = take("conditions/", state.tensors)
@@ -164,7 +164,7 @@ class AsynDGAN(Algorithm):
             return state
         form = {"conditions": conditional.maps_field(state.task)}
         given = self.call_clients("introduce", new, None, (form, {}), ledger, root, clients)
-        maps = {f"conditions/{id_}": one.tensors["conditions"] for id_, one in given.items()}
+        maps = {f"conditions/{id_}": m.tensors["conditions"] for id_, m in given.items()}
         return attrs.evolve(state, tensors=state.tensors | maps)
 
     def introduce(
@@ -254,12 +254,12 @@ class AsynDGAN(Algorithm):
         made = message.tensors["images"].clone().requires_grad_()
         inputs = task.dataset.standardise(made)
         with task.runtime.autocast():
-            on_real = judge(conditional.beside(task, real, labels))
-            on_made = judge(conditional.beside(task, inputs.detach(), labels))
+            on_real = judge(conditional.with_planes(task, real, labels))
+            on_made = judge(conditional.with_planes(task, inputs.detach(), labels))
         loss = adversarial(on_made, False, s.gan_loss) + adversarial(on_real, True, s.gan_loss)
         take_step(s.judging * loss, adam)
         with task.runtime.autocast():
-            on_made = judge(conditional.beside(task, inputs, labels))
+            on_made = judge(conditional.with_planes(task, inputs, labels))
             # lambda_G (L_GAN + lambda_1 |G(x) - y|_1 + lambda_2 L_perceptual)
             total = s.gan * adversarial(on_made, True, s.gan_loss)
             total = total + s.l1 * (inputs - real).abs().mean()

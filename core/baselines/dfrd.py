@@ -276,8 +276,8 @@ class DFRD(fedavg.FedAvg):
             average = self._generator(task, Rng(0))
             for weight in average.parameters():
                 weight.zero_()
-        for kept, latest in zip(average.parameters(), generator.parameters(), strict=True):
-            kept.lerp_(latest, 1 - self.settings.ema)
+        for mean, latest in zip(average.parameters(), generator.parameters(), strict=True):
+            mean.lerp_(latest, 1 - self.settings.ema)
         return average
 
     def _optimisers(

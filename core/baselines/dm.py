@@ -95,8 +95,8 @@ class DM(OneShotCondensing):
         settings, constant = self.settings, None
         if settings.augmentation_draws == "constant":
             draws, device = networks.at("augment").generator(), real.images.device
-            one = draw_augmentation(settings.augmentation, 1, task.dataset.size, draws, device)
-            constant = one.select(torch.zeros(real.groups, dtype=torch.int64, device=device))
+            drawn = draw_augmentation(settings.augmentation, 1, task.dataset.size, draws, device)
+            constant = drawn.select(torch.zeros(real.groups, dtype=torch.int64, device=device))
         return MatchingObjective(
             self.encoder(task, networks, rngs),
             real,

@@ -100,12 +100,12 @@ class FedAD(Algorithm):
         task, data = state.task, state.task.dataset
         count, classes = len(data.val), data.num_classes
         with torch.no_grad():
-            _, looks = with_attention(
+            _, attention = with_attention(
                 task.new_model(Rng(0)).eval(), task.inputs(self.public(task)[:1])
             )
         return {
             "outputs": Field((count, classes, data.size, data.size), torch.float32),
-            "attention": Field((count, *looks.shape[1:]), torch.float32, low=0, high=1),
+            "attention": Field((count, *attention.shape[1:]), torch.float32, low=0, high=1),
             "counts": task.counts(),
         }, {}
 
@@ -126,9 +126,9 @@ class FedAD(Algorithm):
             with torch.no_grad(), task.runtime.autocast():
                 parts = images.split(at_once(images))
                 pairs = [with_attention(model.eval(), task.inputs(part)) for part in parts]
-            outputs, looks = (torch.cat(one) for one in zip(*pairs, strict=True))
+            outputs, attention = (torch.cat(each) for each in zip(*pairs, strict=True))
             answers[client.id] = Message(
-                {"outputs": outputs, "attention": looks, "counts": client.class_counts}
+                {"outputs": outputs, "attention": attention, "counts": client.class_counts}
             )
         return answers
 
@@ -153,8 +153,8 @@ class FedAD(Algorithm):
     ) -> dict[str, torch.Tensor]:
         """The student and its Adam after steps `first` to `until`."""
         teachers = list(take_each("teachers/", tensors).values())
-        outputs, looks, counts = (
-            torch.stack([one[name] for one in teachers])
+        outputs, attention, counts = (
+            torch.stack([teacher[name] for teacher in teachers])
             for name in ("outputs", "attention", "counts")
         )
         # pi_k^c, the same for every image and pixel: (K, 1, C)
@@ -174,7 +174,7 @@ class FedAD(Algorithm):
             # |S(x) - sum_k pi_k T_k(x)|^2, a mean over pixels
             loss = (predicted - wanted[rows]).square().sum(1).mean()
             if self.settings.attention:
-                loss = loss + self.settings.attention * attention_loss(own, looks[:, rows])
+                loss = loss + self.settings.attention * attention_loss(own, attention[:, rows])
             take_step(loss, optimiser)
         return pack(student, "student/") | pack_optimiser(optimiser, student, "student/adam/")
 

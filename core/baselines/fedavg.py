@@ -175,7 +175,7 @@ class FedAvg(OwnModels):
         objectives = [
             self.objective(client, message, rng.at("objective")) for client, message, rng in group
         ]
-        losses = [one.loss for one in objectives if isinstance(one, OutputObjective)]
+        losses = [each.loss for each in objectives if isinstance(each, OutputObjective)]
         if len(losses) < len(group):
             return None
         learners = [

@@ -124,14 +124,14 @@ class FedDF(fedavg.FedAvg):
                 "FedDF learns from some auxiliary images and looks at others: give it two"
             )
         apart = min(max(1, int(settings.kept_apart * len(images))), len(images) - 1)
-        best, best_at, kept = float("inf"), 0, pack(student)
+        best, best_at, weights = float("inf"), 0, pack(student)
         for done in range(0, settings.distill_steps, settings.check_every):
             steps = min(settings.check_every, settings.distill_steps - done)
             learn(apart, done, steps)
             seen = task.outputs(student, images[:apart])
             divergence = float(self._divergence(seen, ensemble[:apart]))
             if divergence < best:
-                best, best_at, kept = divergence, done + steps, pack(student)
+                best, best_at, weights = divergence, done + steps, pack(student)
             if done + steps - best_at >= settings.patience:
                 break
-        unpack(student, kept)
+        unpack(student, weights)

@@ -78,7 +78,7 @@ class FedDM(Condensing):
     network_parts = ("embed", "classifier")
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """A fresh model, and the seed that clients share, so that all disturb the model alike."""
+        """A fresh model, and the seed that clients share, so that all resample the model alike."""
         return State(
             task, pack(task.new_model(rng.at("model"))), {"round": 0, "seed": rng.at("disturb").key}
         )
@@ -158,7 +158,7 @@ def disturbance(encoder: LatentEncoder, rho: float, rng: Rng) -> Callable[[int],
     }
     centre = {name: value.clone() for name, value in weights.items()}
 
-    def disturb(draw: int) -> None:
+    def resample(draw: int) -> None:
         device = next(iter(weights.values())).device
         generator = rng.at("draw", draw).generator(device)
         noise = {
@@ -172,4 +172,4 @@ def disturbance(encoder: LatentEncoder, rho: float, rng: Rng) -> Callable[[int],
         for name, value in weights.items():
             value.copy_(centre[name] + scale * noise[name])
 
-    return disturb
+    return resample

@@ -58,9 +58,9 @@ class FedEnsemble(fedavg.FedAvg):
     def server_update(self, state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
         """The average of the models, and the models themselves for the test."""
         tensors = super().server_update(state, uploads, rng).tensors
-        kept = {name: value for name, value in tensors.items() if not name.startswith("members/")}
+        average = {k: v for k, v in tensors.items() if not k.startswith("members/")}
         members = {id_: weights(upload.tensors) for id_, upload in uploads.items()}
-        return attrs.evolve(state, tensors=kept | put_each("members/", members))
+        return attrs.evolve(state, tensors=average | put_each("members/", members))
 
     def model(self, state: State) -> nn.Module | list[nn.Module]:
         """The ensemble, the same for all clients where these test; the one model before round 1."""

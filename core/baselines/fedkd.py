@@ -142,9 +142,9 @@ class FedKD(Algorithm):
     @property
     def privacy_budget(self) -> tuple[float, float] | None:
         """The budget of a private run, where it is that of each upload."""
-        one = self.settings
-        each = one.private and one.protects == "upload"
-        return (one.epsilon or one.full_epsilon, one.delta) if each else None
+        s = self.settings
+        each = s.private and s.protects == "upload"
+        return (s.epsilon or s.full_epsilon, s.delta) if each else None
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """The student's first weights; number of images to answer, and noise. Raises InputError where
@@ -260,7 +260,7 @@ class FedKD(Algorithm):
         if self.settings.private:
             self._keep_to_budget(client, message)
         teacher, _ = self._teacher(client, rng)
-        client.memory = {name: one for name, one in client.memory.items() if name == SPENT}
+        client.memory = {name: value for name, value in client.memory.items() if name == SPENT}
         logits = client.task.outputs(teacher, self._asked(client.task, message.meta))
         if self.settings.private:
             votes = F.one_hot(logits.argmax(1), logits.shape[1]).float()

@@ -40,7 +40,7 @@ from core.training import Objective
 #: from a batch's images (N, C, H, W) and their places at the client (N,) to z_glob and z_prev (N, D)
 Frozen = Callable[[torch.Tensor, torch.Tensor], Sequence[torch.Tensor]]
 #: bytes of features that a client keeps at most
-KEPT = 2**30
+CACHE_BYTES = 2**30
 
 
 @attrs.frozen(kw_only=True)
@@ -165,13 +165,13 @@ class MOON(fedavg.FedAvg):
 
         first = features(client.some(torch.zeros(1, dtype=torch.int64)))
         room = len(client) * sum(each.nbytes for each in first)
-        again = settings.views(len(client)) > len(client)
-        if not again or settings.local_augmentation != "none" or room > KEPT:
+        repeated = settings.views(len(client)) > len(client)
+        if not repeated or settings.local_augmentation != "none" or room > CACHE_BYTES:
             return lambda images, places: features(images)
         images = client.images
         parts = [features(batch) for batch in images.split(at_once(images))]
-        kept = [torch.cat(each) for each in zip(*parts, strict=True)]
-        return lambda images, places: [each[places] for each in kept]
+        cached = [torch.cat(each) for each in zip(*parts, strict=True)]
+        return lambda images, places: [each[places] for each in cached]
 
 
 def contrast(

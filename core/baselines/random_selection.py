@@ -91,9 +91,9 @@ class RandomSelection(OneShot):
             labels = client.labels[order]
             first = client.class_counts.cumsum(0) - client.class_counts
             rank = torch.arange(len(order), device=labels.device) - first[labels]
-            kept = rank < wanted[labels]
+            chosen = rank < wanted[labels]
             answers[client.id] = Message(
-                {"images": client.some(order[kept]), "labels": labels[kept].to(torch.uint8)}
+                {"images": client.some(order[chosen]), "labels": labels[chosen].to(torch.uint8)}
             )
         return answers
 

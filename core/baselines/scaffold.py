@@ -91,7 +91,7 @@ class SCAFFOLD(fedavg.FedAvg):
         upload is refused: from then on c is no longer the mean of all c_i.
         """
         answer = super().client_update(client, message, rng)
-        x, y = (take("parameters/", one.tensors) for one in (message, answer))
+        x, y = (take("parameters/", each.tensors) for each in (message, answer))
         c = take("control/", message.tensors)
         c_i, step = self.control_of(client, c), self.settings.steps(len(client)) * self.settings.lr
         # c_i^+ <- c_i - c + 1 / (K eta_l) (x - y_i)

@@ -48,7 +48,7 @@ def matching_losses(
         # L = sum_c K_BB + K_SS - 2 K_BS, for every client (Eq. 3; with P_w Eq. 9)
         return mmd(real, condensed, kernel, weights)
     loss = _OWN[kernel] if isinstance(kernel, str) else kernel
-    shapes = ", ".join(str(tuple(one.shape[1:])) for one in (real, condensed, weights))
+    shapes = ", ".join(str(tuple(each.shape[1:])) for each in (real, condensed, weights))
     what = f"the loss {getattr(loss, '__name__', brief(loss))} of {shapes}"
     try:
         losses = vmap(loss)(real, condensed, weights)

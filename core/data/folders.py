@@ -68,12 +68,12 @@ def from_folders(
     if empty := [name for name in names if name not in full]:
         raise InputError(f"{folder / 'train'} has no image of: {listed(empty)}")
     paths = [path for of_part in groups.values() for each in of_part.values() for path in each]
-    looks = _mapped(_look, paths)
-    shapes = {shape[:2] for shape, _ in looks}
+    forms = _mapped(_look, paths)
+    shapes = {shape[:2] for shape, _ in forms}
     height, width = min(shapes)
     side = size or (width if height == width and len(shapes) == 1 else USUAL)
-    grey = all(len(shape) == 2 for shape, _ in looks)
-    white = white_level(max(top for _, top in looks))
+    grey = all(len(shape) == 2 for shape, _ in forms)
+    white = white_level(max(top for _, top in forms))
 
     def pixels(path: Path) -> np.ndarray:
         image = eight_bits(read_image(path), white, str(path))
@@ -90,9 +90,9 @@ def from_folders(
         if any(hospital for hospital, _ in of_part):
             arrays[f"{part}_centre"] = np.array([hospital for _, hospital, _ in rows])
             tell(f"{part}, by hospital: {_counted(hospital for _, hospital, _ in rows)}")
-    other = sum(shape[:2] != (side, side) for shape, _ in looks)
+    other = sum(shape[:2] != (side, side) for shape, _ in forms)
     tell(
-        f"{side} by {side} pixels, {'grey' if grey else 'colour'}; resized: {other} of {len(looks)}"
+        f"{side} by {side} pixels, {'grey' if grey else 'colour'}; resized: {other} of {len(forms)}"
     )
     if white > 255:
         tell(f"more than 8 bits: {white} became 255")

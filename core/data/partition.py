@@ -214,7 +214,7 @@ PARTITIONS: dict[str, Callable[..., Parts]] = {
 
 def written(spec: Mapping[str, Any], root: str | Path | None = None) -> Path | None:
     """Return the file that a partition is read from, or None. InputError for what is no partition."""
-    name, options = stated(spec)
+    name, options = parse(spec)
     return data_root(root) / str(options["file"]) if name == "file" else None
 
 
@@ -236,7 +236,7 @@ def split(
     when a natural partition, or one in a file, has another number of clients.
     """
     check_kind("partition", spec, Mapping)
-    (name, options), clients, seed = stated(plain(dict(spec))), plain(clients), plain(seed)
+    (name, options), clients, seed = parse(plain(dict(spec))), plain(clients), plain(seed)
     if clients is not None:
         _whole("clients", clients, 1)
     values = (split.labels, split.centre, split, clients, seed, data_root(root))
@@ -255,7 +255,7 @@ def split(
     return parts
 
 
-def stated(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def parse(spec: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return name and options of a partition. InputError for unknown, missing or bad options."""
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
         raise InputError(

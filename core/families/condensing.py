@@ -95,7 +95,7 @@ class Condensing(Algorithm):
         data, places = state.task.dataset, ("uploaded/", "knowledge/")
         if getattr(self.settings, "init", "noise") == "noise" or not data.train.images.any():
             return {}
-        names = [one for one in state.tensors if one.startswith(places) and one.endswith("/images")]
+        names = [k for k in state.tensors if k.startswith(places) and k.endswith("/images")]
         known = {image.numpy().tobytes() for image in data.train.images.cpu()}
         copies = []
         for images in map(state.tensors.__getitem__, names):

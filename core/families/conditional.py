@@ -41,7 +41,7 @@ class LabelMaps:
         """The maps that several clients were sent; None where there were none."""
         if "conditions/labels" not in messages[0]:
             return None
-        rows = torch.stack([one["conditions/rows"] for one in messages])
+        rows = torch.stack([message["conditions/rows"] for message in messages])
         return cls(messages[0]["conditions/labels"], rows)
 
 
@@ -104,7 +104,7 @@ def draw(maps: Sequence[torch.Tensor], count: int, rng: Rng) -> LabelMaps:
     return LabelMaps(torch.stack(labels), rows)
 
 
-def beside(task: Task, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def with_planes(task: Task, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Normalised images (..., N, C, S, S) with the planes of their maps as further channels."""
     shown = planes(labels, dense(task).conditions)
     return torch.cat([inputs, shown.expand(*inputs.shape[:-3], *shown.shape[-3:])], -3)
@@ -120,4 +120,4 @@ def perceptual_loss(network: nn.Module, made: torch.Tensor, real: torch.Tensor) 
     with torch.no_grad():
         wanted = network.encode(real)
     pairs: Any = zip(network.encode(made), wanted, strict=True)
-    return torch.stack([functional.mse_loss(one.float(), two.float()) for one, two in pairs]).sum()
+    return torch.stack([functional.mse_loss(a.float(), b.float()) for a, b in pairs]).sum()

@@ -143,7 +143,7 @@ class OneShot(Condensing):
         if settings.last_client_chooses:
             # of random images some clients may have been asked for none
             *others, last = sorted(
-                id_ for id_, one in uploads.items() if len(one.tensors["labels"])
+                id_ for id_, upload in uploads.items() if len(upload.tensors["labels"])
             )
             if not others:
                 raise InputError("only the client that chooses has sent images: none to learn from")

@@ -50,7 +50,7 @@ def save(
         "ledger": checkpoint.ledger.rounds,
         "history": checkpoint.history,
         "peak_memory": checkpoint.peak_memory,
-        "same": {name: one for name, one in same.items() if name != one},
+        "same": {name: master for name, master in same.items() if name != master},
     }
     # copies: a file holds no views
     plain = {
@@ -80,7 +80,7 @@ def restore(
         if list(map(type, (written, meta, rounds, history, peak, same))) != KINDS:
             raise InputError("its facts are no checkpoint's")
         tensors = {name: value.to(task.runtime.device) for name, value in tensors.items()}
-        tensors |= {name: tensors[one] for name, one in same.items()}
+        tensors |= {name: tensors[master] for name, master in same.items()}
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise damaged("checkpoint", path, error) from None
     _fits(path, written, dict(key))

@@ -78,10 +78,10 @@ class Task:
         """Return the attributes that the network lacks, such as "classifier.bias", or has by another name."""
         named, missing = dict(self._template.named_parameters()), []
         for name in parts:
-            found: Any = self._template
+            part: Any = self._template
             for step in name.split("."):
-                found = getattr(found, step, None)
-            if found is None or (isinstance(found, nn.Parameter) and name not in named):
+                part = getattr(part, step, None)
+            if part is None or (isinstance(part, nn.Parameter) and name not in named):
                 missing.append(name)
         return missing
 
@@ -157,16 +157,16 @@ class Task:
         out in turn; a client tests its own classes only. InputError where none is tested.
         """
         turn = turns(data.labels, len(tests))
-        own = [(one, (turn == k) & one.classes.cpu()[data.labels]) for k, one in enumerate(tests)]
+        parts = [(turn == k) & test.classes.cpu()[data.labels] for k, test in enumerate(tests)]
         outputs = [
             self.outputs(model, data.images[part].to(self.runtime.device)).cpu()
-            for model, part in own
+            for model, part in zip(tests, parts, strict=True)
             if part.any()
         ]
         if not outputs:
             raise InputError("no client has a class of the images that clients are to test")
         return metrics.classification(
-            torch.cat(outputs), torch.cat([data.labels[part] for _, part in own])
+            torch.cat(outputs), torch.cat([data.labels[part] for part in parts])
         )
 
     def evaluate(self, model: nn.Module | list[nn.Module], split: str = "test") -> dict[str, float]:
@@ -177,13 +177,13 @@ class Task:
         data = getattr(self.dataset, split)
         if not isinstance(model, list):
             return self.measure(model, data)
-        if tests := [one for one in model if isinstance(one, OwnTest)]:
+        if tests := [each for each in model if isinstance(each, OwnTest)]:
             return self.measure_own(tests, data)
-        each = [self.measure(one, data) for one in model]
+        each = [self.measure(network, data) for network in model]
         named = (
             zip(plain(self.parties), each, strict=True) if len(self.parties) == len(each) else ()
         )
-        own = {f"{metric}:{name}": one[metric] for name, one in named for metric in one}
+        own = {f"{metric}:{name}": values[metric] for name, values in named for metric in values}
         return metrics.mean_and_std(each) | own
 
 

@@ -260,7 +260,7 @@ class _Values(NamedTuple):
 
 def _statistics(uploads: Collection[Message], form: Form) -> list[dict[str, _Values]]:
     """The upload statistics, by tensor; of all uploads with one wait for a GPU."""
-    rows = [_values(one.tensors[name], field) for one in uploads for name, field in form.items()]
+    rows = [_values(each.tensors[name], field) for each in uploads for name, field in form.items()]
     together = [row.to(rows[0].device, non_blocking=True) for row in rows]
     numbers = iter(torch.stack(together).tolist() if rows else [])
     return [{name: _Values(*next(numbers)) for name in form} for _ in uploads]
@@ -313,10 +313,10 @@ def _mark(values: Mapping[str, _Values], form: Form) -> tuple | None:
     """Return what copies of an upload share; None for a network as received, or zeros."""
     own = {name: values[name] for name, field in form.items() if field.identifies}
     learnt = [
-        one.moved > 0 if form[name].near is not None else not one.all_zero
-        for name, one in own.items()
+        value.moved > 0 if form[name].near is not None else not value.all_zero
+        for name, value in own.items()
     ]
-    return tuple((one.low, one.high) for one in own.values()) if any(learnt) else None
+    return tuple((value.low, value.high) for value in own.values()) if any(learnt) else None
 
 
 def _copied(upload: Message, others: Mapping[int, Message], form: Form) -> str | None:

@@ -66,7 +66,7 @@ def test_a_client_answers_with_the_gradient_of_its_terms(task, factors, gan_loss
     leaf, real = images.clone().requires_grad_(), task.inputs(client.images[ROWS])
     made = task.dataset.standardise(leaf)
     terms = (
-        WRONG[gan_loss][0](judge(conditional.beside(task, made, client.labels[ROWS]))).mean(),
+        WRONG[gan_loss][0](judge(conditional.with_planes(task, made, client.labels[ROWS]))).mean(),
         (made - real).abs().mean(),
         conditional.perceptual_loss(perception, made, real),
     )
@@ -84,7 +84,7 @@ def test_a_judge_learns_from_real_and_made_images(task, gan_loss):
     settings = {"judging": 0.2, "gan_lr": 0.004, "gan_loss": gan_loss}
     asked(task, client, images, settings)
     made, real = (
-        judge(conditional.beside(task, shown, client.labels[ROWS]))
+        judge(conditional.with_planes(task, shown, client.labels[ROWS]))
         for shown in (task.dataset.standardise(images), task.inputs(client.images[ROWS]))
     )
     on_real, on_made = WRONG[gan_loss]

@@ -147,8 +147,9 @@ def listening(task, steps=40, **settings):
 
 
 def told(algorithm, clients, steps):
-    heard = Message({}, {"weight": 0.5, "steps": steps})
-    algorithm.at_clients("hear", clients, {client.id: heard for client in clients}, Rng(0))
+    message = Message({}, {"weight": 0.5, "steps": steps})
+    messages = {client.id: message for client in clients}
+    algorithm.at_clients("receive_schedule", clients, messages, Rng(0))
 
 
 def asked(algorithm, question, clients, step, part=0, value=0.5):

@@ -53,8 +53,8 @@ def test_features_of_frozen_networks_are_kept_where_there_is_room(task, clients,
     largest, answers = max(clients, key=len), []
     message = moon.broadcast(moon.initialise(task, Rng(0)), 0)
     previous = moon.initialise(task, Rng(1)).tensors
-    for room in (moon_module.KEPT, 0):
-        monkeypatch.setattr(moon_module, "KEPT", room)
+    for room in (moon_module.CACHE_BYTES, 0):
+        monkeypatch.setattr(moon_module, "CACHE_BYTES", room)
         client = Client(0, task, largest.images[:50], largest.labels[:50])
         client.memory = {f"previous/{name}": value for name, value in previous.items()}
         answers.append(moon.client_update(client, message, Rng(0)).tensors)

@@ -113,8 +113,8 @@ class FedIOD(Conversation):
     @property
     def privacy_budget(self) -> tuple[float, float] | None:
         """The budget of a private run; counts of classes are outside it."""
-        one = self.settings
-        return (one.epsilon or one.full_epsilon, one.delta) if one.private else None
+        s = self.settings
+        return (s.epsilon or s.full_epsilon, s.delta) if s.private else None
 
     def initialise(self, task: Task, rng: Rng) -> State:
         """A fresh student and generator. Raises InputError, before any teacher trains, for settings or
@@ -199,7 +199,7 @@ class FedIOD(Conversation):
             client.id: ledger.count("down", Message({}, {"weight": share, **run}))
             for client, share in zip(clients, self.gan_weights(counts).tolist(), strict=True)
         }
-        self.call_clients("hear", clients, messages, ({}, {}), ledger, rng)
+        self.call_clients("receive_schedule", clients, messages, ({}, {}), ledger, rng)
         return State(state.task, tensors, meta)
 
     def gan_weights(self, counts: torch.Tensor) -> torch.Tensor:

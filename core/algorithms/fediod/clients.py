@@ -152,12 +152,12 @@ class ClientsHere:
                 for client, rows in zip(self.clients, drawn, strict=True)
             ]
             maps = conditional.dense(self.task).condition(torch.cat(labels))
-            inputs = conditional.beside(self.task, inputs, maps)
+            inputs = conditional.with_planes(self.task, inputs, maps)
         return inputs.unflatten(0, (len(picked), size))
 
     def _judge_inputs(self, inputs: torch.Tensor, maps: LabelMaps | None) -> torch.Tensor:
         """Inputs of the discriminators for generated images (K, N, C, S, S)."""
-        return inputs if maps is None else conditional.beside(self.task, inputs, maps.labels)
+        return inputs if maps is None else conditional.with_planes(self.task, inputs, maps.labels)
 
     def _perceived(self, inputs: torch.Tensor, maps: LabelMaps | None) -> torch.Tensor | None:
         """The perceptual loss of each client, (K,), on those of the images (K, N, C, S, S) whose label
@@ -173,7 +173,7 @@ class ClientsHere:
                 losses.append(inputs.new_zeros(()))
                 continue
             places, rows = (
-                one.to(inputs.device, non_blocking=True) for one in (places, own[places])
+                index.to(inputs.device, non_blocking=True) for index in (places, own[places])
             )
             real = client.some(rows)
             network, made = self.teachers.networks[position], inputs[position, places]

@@ -39,7 +39,7 @@ def part_of(root: Rng, step: int, part: int = 0) -> Rng:
 class Conversation(Algorithm):
     """The questions of FedIOD. The address of a question says which step it belongs to."""
 
-    remote_calls = ("introduce", "hear", "answer", "pull_back", "answer_only", "logits")
+    remote_calls = ("introduce", "receive_schedule", "answer", "pull_back", "answer_only", "logits")
 
     def introduce(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
@@ -58,7 +58,7 @@ class Conversation(Algorithm):
                 answers[client.id].tensors["conditions"] = conditional.maps_of(client)
         return answers
 
-    def hear(
+    def receive_schedule(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
         """Remember pi_k and how many steps stage two has, and an epoch of it where D_k rests. Raises
@@ -101,11 +101,11 @@ class Conversation(Algorithm):
         else:
             asked = [take(ASKED, client.memory) for client in clients]
             _, graph = side.answer(asked[0]["images"], step, LabelMaps.received(asked))
-            for client, one in zip(clients, asked, strict=True):
-                for name in one:
+            for client, question in zip(clients, asked, strict=True):
+                for name in question:
                     client.memory.pop(ASKED + name)
         slopes = side.pull_back(
-            graph, AnswerGradients.joined([messages[one.id] for one in clients]), step
+            graph, AnswerGradients.joined([messages[client.id] for client in clients]), step
         )
         side.remember()
         return {

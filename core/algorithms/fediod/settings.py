@@ -20,7 +20,7 @@ from core.training import cosine
 
 def _architectures(instance: Any, attribute: attrs.Attribute, value: Any) -> None:
     right = isinstance(value, (list, tuple)) and all(
-        isinstance(one, dict) and "model" in one for one in value
+        isinstance(entry, dict) and "model" in entry for entry in value
     )
     if value is not None and not (right and value):
         raise InputError(
@@ -231,8 +231,7 @@ class Settings(LocalTraining):
 
     def epoch_steps(self, samples: Sequence[int]) -> int:
         """Steps of one epoch."""
-        one = max(samples) if self.epoch_of == "largest" else min(samples)
-        return self.passes(one)
+        return self.passes(max(samples) if self.epoch_of == "largest" else min(samples))
 
     def passes(self, samples: int) -> int:
         """Batches in which so many samples are seen once."""

@@ -26,9 +26,9 @@ def teacher_task(task: Task, settings: Settings, client_id: int) -> Task:
 def check_teachers(task: Task, settings: Settings) -> None:
     """Raise InputError for a teacher that cannot be built, or that does not fit the task."""
     for number, _ in enumerate(settings.teacher_models or ()):
-        one = teacher_task(task, settings, number)
-        task_of(one.dataset, one.model, one.model_options)
-        one.new_model(Rng(0, ("teacher", number)))
+        own = teacher_task(task, settings, number)
+        task_of(own.dataset, own.model, own.model_options)
+        own.new_model(Rng(0, ("teacher", number)))
 
 
 def train_teacher(client: Client, settings: Settings, rng: Rng) -> None:
