@@ -1,6 +1,4 @@
-"""Every random draw of the package comes from a generator derived here from a seed and the purpose
-of the draw.
-"""
+"""Generators of all random draws of the package, each derived from a seed and the purpose of the draw."""
 
 from __future__ import annotations
 

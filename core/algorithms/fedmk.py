@@ -120,7 +120,7 @@ class Settings(condensing.ServerSide, Extraction):
 
     @classmethod
     def released(cls) -> Settings:
-        """There is no released code; these are the defaults."""
+        """The defaults: there is no released code."""
         return cls()
 
     def rate(self, round_: int) -> float:

@@ -8,7 +8,8 @@ The defaults are those of the paper, but for two: the cosine and the mean in Eq.
 settings switch parts off, for the paper's ablations.
 
 From a client's data to the server's model it is read in eight files: this one, `families.condensing`,
-`condensation.selection`, `.engine`, `.matching` and `.latent`, `server.update` and `training`.
+`condensation.selection`, `.engine`, `.matching` and `.latent`, `server.update` and `training`; beside
+the contract (`federation.algorithm`, `.task`, `.client`) and the transforms (`condensation.augment`).
 """
 
 from __future__ import annotations
@@ -299,7 +300,7 @@ class FedVCK(Condensing):
         images: torch.Tensor,
         group: torch.Tensor,
     ) -> dict[int, Message]:
-        """Every client's condensed images and labels, its logit prototypes (Eq. 11) and |T_{c,k}|."""
+        """Condensed images and labels of each client, its logit prototypes (Eq. 11) and |T_{c,k}|."""
         answers = condensing.uploads(clients, real, images, group, self.settings.wire)
         owner, label = real.owner[real.group], real.label[real.group]
         for position, client in enumerate(clients):
@@ -363,7 +364,7 @@ class FedVCK(Condensing):
         return State(task, tensors, {"round": t + 1, "contrast": state.meta["contrast"] * fade})
 
     def measures(self, state: State) -> dict[str, float]:
-        """Those of `Condensing`, and with `tell_loss` `loss_at_<iterations>`, the clients' mean loss."""
+        """Measures of `Condensing`, and with `tell_loss` `loss_at_<iterations>`, the clients' mean loss."""
         steps = milestones(self.settings.iterations)
         losses = state.tensors.get("progress/loss", torch.zeros(0)).tolist()
         fell = {f"loss_at_{step}": loss for step, loss in zip(steps, losses, strict=False)}

@@ -125,7 +125,7 @@ class AsynDGAN(Algorithm):
         return {"gradients/images": Field(shape, torch.float32)}, {}
 
     def round(self, state: State, clients: Sequence[Client], ledger: Ledger, rng: Rng) -> State:
-        """This round's part of all steps."""
+        """Take this round's part of all steps."""
         root = _root(rng.seed)
         state = self._with_label_maps(state, clients, ledger, root)
         # those whose maps were not refused

@@ -46,7 +46,7 @@ from core.training import adam, batches, take_step
 
 @attrs.frozen(kw_only=True)
 class Settings(LocalTraining):
-    """Those of local training are of the clients; all others of the server, with values of our own."""
+    """Local training of the clients; all others are the server's, with values of our own."""
 
     distill_steps: int = attrs.field(default=1000, validator=whole(1))
     distill_batch: int = attrs.field(default=16, validator=whole(1))
@@ -116,7 +116,7 @@ class FedAD(Algorithm):
     def teach(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """Every client trains T_k to completion and answers the images that came."""
+        """Train each client's T_k to completion and answer the images that came."""
         answers = {}
         for client, rng in zip(clients, rngs, strict=True):
             task = client.task

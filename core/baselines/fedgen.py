@@ -104,7 +104,7 @@ class Settings(fedavg.Settings):
 
     @classmethod
     def released(cls) -> Settings:
-        """Those of zhuangdizhu/FedGen for MNIST: its local training, and 32 features in a step of the
+        """Values of zhuangdizhu/FedGen for MNIST: its local training, and 32 features in a step of the
         generator, which does not use the `ensemble_batch_size` of 128. Three things are not as there. It
         multiplies weights (N, 1) by losses (N,), so that each image's loss has the mean weight of all;
         here it has its own. Its clients always draw from all classes that the data have. And they count

@@ -194,7 +194,7 @@ class FedKD(Algorithm):
         return public.drawn(task, self.settings, meta["queries"], shared)
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """Which public images to answer and with which noise; no model crosses the network."""
+        """The seed of the public images to answer, and the noise; no model crosses the network."""
         return Message(
             {}, {key: state.meta[key] for key in ("seed", "queries", "noise", "sharers")}
         )
@@ -231,7 +231,7 @@ class FedKD(Algorithm):
     def teach(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """Every client trains its teacher further, and says no more than that it has."""
+        """Train each client's teacher further; a client says no more than that it has."""
         pairs = zip(clients, rngs, strict=True)
         for client, rng in counted(pairs, "clients", len(clients)):
             teacher, optimiser = self._teacher(client, rng)

@@ -52,7 +52,7 @@ from core.training import Objective, adam, take_step
 
 @attrs.frozen(kw_only=True)
 class Settings(fedavg.Settings):
-    """Those of FedAvg, and those of the alignment. `latents` and `identifier_width` have values of our
+    """Settings of FedAvg and of the alignment. `latents` and `identifier_width` have values of our
     own, `identifier_lr` is the code's.
     """
 
@@ -141,7 +141,7 @@ class FLMRCM(fedavg.FedAvg):
         return super().round(state, clients, ledger, rng)
 
     def measures(self, state: State) -> dict[str, float]:
-        """Nothing. Raises InputError where the target never took part: the result is that of FedAvg."""
+        """FedAvg's. Raises InputError where the target never took part: the result is that of FedAvg."""
         if "latents" not in state.tensors:
             raise InputError(
                 f"the target, client {self.settings.target}, was heard in none of the "

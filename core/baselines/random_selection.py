@@ -46,7 +46,7 @@ class RandomSelection(OneShot):
     remote_calls = ("counts", "client_update")
 
     def broadcast(self, state: State, client_id: int) -> Message:
-        """How many images of each class are wanted from this client."""
+        """Numbers of images of each class that are wanted from this client."""
         return Message({}, {"wanted": state.meta["wanted"][str(client_id)]})
 
     def upload_format(self, state: State) -> Format:
@@ -73,7 +73,7 @@ class RandomSelection(OneShot):
     def counts(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """How many images of each class every client has."""
+        """Numbers of images of each class at every client."""
         return {client.id: Message({"counts": client.class_counts}) for client in clients}
 
     def client_updates(

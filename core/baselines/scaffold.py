@@ -46,8 +46,8 @@ class Settings(fedavg.Settings):
 
 
 class SCAFFOLD(fedavg.FedAvg):
-    """Every local step is corrected by c - c_i, the mean gradient of all clients less the client's own as
-    last estimated. Uploads are twice FedAvg's; running statistics are averaged over the round.
+    """FedAvg with local steps corrected by c - c_i, the mean gradient of all clients less the client's own
+    as last estimated. Uploads are twice FedAvg's; running statistics are averaged over the round.
     """
 
     Settings = Settings

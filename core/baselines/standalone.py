@@ -30,7 +30,7 @@ class Settings(SupervisedTraining):
 
 
 class Standalone(OwnModels):
-    """Every client trains a model of its own, from the same weights, and sends nothing. The result is the
+    """A model of its own for each client, from the same weights; nothing is sent. The result is the
     mean over clients, each tested on the whole test set.
     """
 
@@ -39,13 +39,13 @@ class Standalone(OwnModels):
     remote_calls = ("train_alone", "send_model")
 
     def initialise(self, task: Task, rng: Rng) -> State:
-        """Nothing: the server has no part in it."""
+        """An empty state: the server has no part in it."""
         return State(task)
 
     def train_alone(
         self, clients: Sequence[Client], messages: Mapping[int, Message], rngs: Sequence[Rng]
     ) -> dict[int, Message]:
-        """Every client trains its model further, and says no more than that it has."""
+        """Train each client's model further; a client says no more than that it has."""
         for client, rng in zip(clients, rngs, strict=True):
             own, start = take(OWN, client.memory), Rng(rng.seed).at("initialise", "model")
             model = client.task.model_from(own) if own else client.task.new_model(start)

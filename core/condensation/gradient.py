@@ -65,7 +65,7 @@ class GradientMatching:
 
 @attrs.frozen(eq=False)
 class GradientProblem:
-    """What stays fixed: data, and a network without batch statistics, redrawn from `networks`."""
+    """The fixed side: data, and a network without batch statistics, redrawn from `networks`."""
 
     network: nn.Module
     real: RealData

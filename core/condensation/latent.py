@@ -74,7 +74,7 @@ class Separate(Normalisation):
     def condensed(
         self, batch: LatentStatistics, before: LatentStatistics | None
     ) -> LatentStatistics | None:
-        """None."""
+        """Return None."""
         return None
 
 

@@ -141,7 +141,7 @@ def _medmnist(source: Source, files: Sequence[Path], size: int) -> Arrays:
 
 
 def _ham10000(source: Source, files: Sequence[Path], size: int) -> Arrays:
-    """At 64 pixels as in the file, at 32 means of 2x2; with two classes, melanoma against the rest."""
+    """Arrays at 64 pixels as in the file, at 32 means of 2x2; with two classes, melanoma against the rest."""
     arrays = read_npz(files[0])
     if size == 32:
         arrays |= {key: vision.halved(arrays[key]) for key in arrays if key.endswith("_images")}

@@ -77,7 +77,7 @@ def outlined(instances: np.ndarray, border: int) -> np.ndarray:
 
 
 def starts(length: int, size: int) -> list[int]:
-    """Where patches begin along a side: as few as cover it, evenly spaced."""
+    """Starts of patches along a side: as few as cover it, evenly spaced."""
     return np.linspace(0, length - size, -(-length // size)).round().astype(int).tolist()
 
 

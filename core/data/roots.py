@@ -1,4 +1,4 @@
-"""Where data lie."""
+"""The data folder."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def cross_site(folder: Path) -> dict[str, np.ndarray]:
 
 
 def public_sites(folder: Path, root: Path) -> dict[str, np.ndarray]:
-    """Their substitute: CPM-15 in `cell_seg_matlab`, MoNuSeg as it is in the data folder, and the Data
+    """A substitute for these: CPM-15 in `cell_seg_matlab`, MoNuSeg as it is in the data folder, and the Data
     Science Bowl 2018 in `kaggle-dsbowl-2018-dataset-fixes`; of the first and the last, every third
     image is tested on.
     """

@@ -180,7 +180,7 @@ def upload_format(state: State, settings: Condensation, wire: str) -> dict[str, 
 
 
 def images_format(data: Dataset, least: int, most: int, wire: str = "uint8") -> dict[str, Field]:
-    """From `least` to `most` images as they travel, and their labels, one byte a label."""
+    """The form of `least` to `most` images as they travel, and their labels, one byte a label."""
     rows = partial(Field, least=least, most=most)
     return {
         "images": rows((None, data.channels, data.size, data.size), WIRE[wire]),
@@ -217,7 +217,7 @@ def uploads(
     group: torch.Tensor,
     wire: str = "uint8",
 ) -> dict[int, Message]:
-    """Every client's images with labels, of all images (M, C, H, W) and their groups (M,)."""
+    """Images with labels of each client, of all images (M, C, H, W) and their groups (M,)."""
     owner, label = real.owner[group], real.label[group].to(torch.uint8)
     data = clients[0].task.dataset
     return {

@@ -25,7 +25,7 @@ OWN = "model/"
 
 
 class OwnModels(Algorithm):
-    """Every client remembers a network of its own, below `OWN`.
+    """A family in which every client remembers its own network, below `OWN`.
 
     Where these are what is tested (`tests_own_models`), the round ends with them beside the state, as the
     test images are the server's; where clients are elsewhere, they cross the network for that. A test

@@ -102,7 +102,7 @@ class Dense(Task):
 
 
 class Segmentation(Dense):
-    """Every pixel has a class: 0 background, and 2 the rim of objects where there is a border class."""
+    """A task of classes of pixels: 0 background, 2 the rim of objects where there is a border class."""
 
     @property
     def conditions(self) -> int:  # type: ignore[override]
@@ -147,7 +147,7 @@ class Segmentation(Dense):
 
 
 class Reconstruction(Dense):
-    """Every pixel has a value: images (N, C, H, W), uint8 at rest, in [0, 1] from a network."""
+    """A task of values of pixels: images (N, C, H, W), uint8 at rest, in [0, 1] from a network."""
 
     #: a generator is given the outline of what is not background
     conditions = 2

@@ -1,4 +1,4 @@
-"""Where and how the numbers are computed."""
+"""Device, precision and threads of a run."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Stacked:
                 torch._foreach_add_(each, [moved[name] - first] * len(each))
 
     def side_by_side(self, positions: Sequence[int]) -> nn.Module | None:
-        """So many networks of one architecture side by side, None where they cannot."""
+        """Networks of one architecture side by side, or None where they cannot."""
         kind = self._forms[positions[0]], len(positions)
         if kind not in self._wide:
             self._wide[kind] = widened(self.networks[positions[0]], len(positions))

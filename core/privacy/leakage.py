@@ -172,7 +172,7 @@ def search_images(
 
 
 def best_matches(restored: torch.Tensor, originals: torch.Tensor) -> Matches:
-    """For every restored image (N, C, H, W) in [0, 1] the original (M, C, H, W) with the highest peak
+    """Return for each restored image (N, C, H, W) in [0, 1] the original (M, C, H, W) with the highest peak
     signal-to-noise ratio, infinite for equal images. Unrelated ones have 6 to 12 dB: compare with a control.
     InputError for images of different shapes, or none.
     """

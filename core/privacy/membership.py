@@ -88,7 +88,7 @@ def confidence(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def draw(labels: torch.Tensor, shadows: int, rng: Rng) -> torch.Tensor:
-    """Which of N images each shadow model is made with, (shadows, N) bool: a random half of every class;
+    """Members among N images of each shadow model, (shadows, N) bool: a random half of every class;
     the next model has the other half.
     """
     generator, halves = rng.generator(), []
