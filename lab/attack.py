@@ -47,7 +47,7 @@ SERVER, SPACES = "server", ("pixels", "features")
 
 
 class OutOfTime(Exception):
-    """There was no time for all runs of an attack; what the others gave is kept."""
+    """Signal that there was no time for all runs of an attack; the results so far are saved."""
 
 
 @attrs.frozen(eq=False)
@@ -73,7 +73,7 @@ class Targets:
 
 @attrs.frozen(eq=False)
 class Outcome:
-    """What the attack found: on the upload of each client, by id, and on the server's model."""
+    """The attack's results: on the upload of each client, by id, and on the server's model."""
 
     clients: dict[int, Verdicts]
     server: Verdicts
@@ -94,7 +94,7 @@ class Outcome:
         return Verdicts(seen, joined("online", each), joined("offline", each))
 
     def metrics(self) -> dict[str, float]:
-        """What a record keeps: `mia_tpr_0.01`, the share of members found at 1% false accusations, over
+        """Metrics of a record: `mia_tpr_0.01`, the share of members found at 1% false accusations, over
         all uploads; `mia_server_...`, on the server's model; `mia_nearest_pixels_...`, by the nearest
         upload; `mia_auc/3`, of client 3.
         """
@@ -179,7 +179,7 @@ def attack(
 
 @attrs.define(eq=False)
 class Runs:
-    """What the runs of an attack gave so far, by number, the real one 0; and the file that keeps it."""
+    """Results of an attack's runs so far, by number, the real one 0; and the file that keeps them."""
 
     path: Path | None
     key: str
@@ -307,7 +307,7 @@ def scores(
     members: list[Client],
     rng: Rng,
 ) -> Scores:
-    """How sure the attacker's models are of the targets of each client, and the server's model of all of
+    """Confidence of the attacker's models in the targets of each client, and of its server's model in all of
     them, when these clients answer; and how near the nearest upload comes, in pixels and in the features
     of the server's model (its logits, where it has no `embed`).
     """

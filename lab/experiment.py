@@ -1,4 +1,4 @@
-"""What is run, as plain data."""
+"""Experiments, as plain data."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Experiment(Schedule):
 
     @property
     def schedule(self) -> Schedule:
-        """What the round loop goes by."""
+        """Return the schedule of the round loop."""
         return Schedule(
             **{field.name: getattr(self, field.name) for field in attrs.fields(Schedule)}
         )

@@ -1,4 +1,4 @@
-"""Where each value of a cell's runs comes from."""
+"""Origins of each value of a cell's runs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ GONE: dict[str, dict[str, Any]] = {
 
 @attrs.frozen
 class Imported:
-    """What an import did, in numbers of records. `apart` are those of the new that no table asks for."""
+    """Counts of an import's records. `apart` are those of the new that no table asks for."""
 
     new: int
     apart: int
@@ -114,7 +114,7 @@ def _below(given: str | Path) -> list[Path]:
 
 
 def _papers(runs: Sequence[Experiment]) -> dict[str, str]:
-    """Of runs by their settings, by id: the paper in whose table they stand. The others are not there."""
+    """Map ids to the paper in whose table runs of these settings are. The others are not there."""
     names = {name: run.id for run in runs for name in run.ids}
     profiles = {run.profile for run in runs}
     cells = (cell for spec in TableSpec.all() for one in profiles for cell in spec.cells(one))

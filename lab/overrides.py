@@ -31,7 +31,7 @@ class Override:
     limits: bool = False
 
     def on(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What it changes of the fields so far."""
+        """Return its changes of the fields so far."""
         if self.model is not None and fields.get("model", defaults()["model"]) != self.model:
             return {}
         if self.limits:

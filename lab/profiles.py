@@ -18,12 +18,12 @@ from lab.overrides import Override, merge
 
 
 def budget_name(profile: str) -> str:
-    """What pages and commands call the budget of a profile; `converged` is its name in records."""
+    """Name of a profile's budget on pages and in commands; `converged` is its name in records."""
     return "reduced" if profile == "converged" else profile
 
 
 class Changes(Part):
-    """What a profile changes: for all experiments, by model, by algorithm, and upper limits, in this
+    """Changes of a profile: for all experiments, by model, by algorithm, and upper limits, in this
     order. A setting for all reaches only the algorithms that have it.
     """
 
@@ -64,7 +64,7 @@ class Profile(Changes):
 
     @property
     def meaning(self) -> str:
-        """What its numbers are worth, in a sentence."""
+        """Meaning of its numbers, in a sentence."""
         return f"{self.budget}; {self.beside_print}."
 
     @classmethod

@@ -102,14 +102,14 @@ def _wanted(profile: str, only: str | None) -> Iterator[Cell]:
 
 
 def _named(cell: Cell, only: str) -> bool:
-    """Whether a cell belongs to a paper, a table or an algorithm, or is the one that is named."""
+    """Return whether a cell is the one named, or of the paper, table or algorithm."""
     above = itertools.accumulate(cell.address.split("/"), "{}/{}".format)
     algorithm = cell.experiments[0].algorithm
     return any(same_name(only, one) for one in above) or only.strip("/").casefold() == algorithm
 
 
 def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
-    """Why an experiment cannot begin on these data, with the nearest known name; None if it can."""
+    """Reason why an experiment cannot begin on these data, with the nearest known name; None if it can."""
     name, file = experiment.dataset, written(experiment.partition)
     if name in here:
         return None if file is None or file.is_file() else f"the split file {file} is not here"
@@ -236,7 +236,7 @@ def _same_input(record: Record, path: Path) -> None:
 
 
 def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -> bool:
-    """Whether the last try, with the code as it is, ended in an error: it would end so again."""
+    """Return whether the last try, with the same code, ended in an error: it would again."""
     path, _ = places(experiment, paper, out)
     code = code_version(experiment.algorithm)
     with contextlib.suppress(InputError):  # a damaged one is named when its turn comes
@@ -246,8 +246,8 @@ def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -
 
 
 def in_shard(experiment: Experiment, shard: str) -> bool:
-    """Whether an experiment is in a part of the queue such as "3/16", always the same one. InputError for a
-    text of another form.
+    """Return whether an experiment is in a part of the queue, such as "3/16". InputError for another
+    text.
     """
     part, _, parts = shard.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):

@@ -1,4 +1,4 @@
-"""What a run left behind: a small JSON file that tables and figures are computed from."""
+"""Records of runs: small JSON files that tables and figures are computed from."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class Records(Mapping[str, Record]):
         return sum(1 for _ in self)
 
     def readable(self) -> list[Record]:
-        """Those that are not damaged, for who can do without one."""
+        """Records that are not damaged, for who can do without one."""
         found = []
         for name in self._paths:
             with contextlib.suppress(InputError, KeyError):

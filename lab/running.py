@@ -110,7 +110,7 @@ def clean_up(checkpoint: Path) -> None:
 
 
 def _key(experiment: Experiment, task: Task, algorithm: Algorithm) -> dict[str, str]:
-    """All that must be the same when a run goes on, for its record to be that of one run."""
+    """Key of a checkpoint: all that must be the same when a run goes on."""
     return {
         "experiment": experiment.id,
         "settings": json.dumps(attrs.asdict(algorithm.settings), default=repr),
@@ -216,7 +216,7 @@ def _taken(
 
 @contextmanager
 def _failure_recorded(record: Record, path: Path | None) -> Iterator[None]:
-    """What ends the block stands in the record, and in its file; but a file's error leaves it as it
+    """Enter into the record, and its file, what ends the block; but a file's error leaves it as it
     was: the run is sound and goes on when the file is.
     """
     try:

@@ -61,7 +61,7 @@ def slug(text: str) -> str:
 
 
 def same_name(one: str, other: str) -> bool:
-    """Whether two names are one: as a table shows it or as in a command, in any case.
+    """Return whether two names are one: as in a table or in a command, in any case.
 
     >>> same_name("FedMK/2/w/o iteration", "fedmk/2/w-o-iteration")
     True
@@ -166,7 +166,7 @@ class Substitute(Part):
 
 
 class Choice(Part):
-    """What the book chose where the paper is silent, and the table that measures the other choice in columns
+    """A choice of the book where the paper is silent, and the table that measures the other choice in columns
     of the same name; `rows` names a row there that is called otherwise.
     """
 
@@ -186,7 +186,7 @@ class Absent(Part):
     run: bool = True
 
     def covers(self, row: str, column: str, metric: str) -> bool:
-        """Whether the cell is one of these."""
+        """Return whether the cell is one of these."""
         return all(
             names is None or name in names
             for names, name in ((self.rows, row), (self.columns, column), (self.metrics, metric))
@@ -400,7 +400,7 @@ class TableSpec(Part):
         return cells
 
     def _runs(self, row: Row, column: Column, profile: Profile) -> dict[str, Any]:
-        """What the cells of a row and a column have in common: `merged`, `experiments`, `substitute`."""
+        """Common parts of the cells of a row and a column: `merged`, `experiments`, `substitute`."""
         at, algorithm = short(self.path), row.fields["algorithm"]
         in_row, in_column = f"{at}, rows, {row.name}", f"{at}, columns, {column.name}"
         parts = [Override(f"{at}, defaults", self.defaults), Override(in_column, column.fields)]
@@ -489,7 +489,7 @@ class Cell:
 
     @property
     def better(self) -> str:
-        """Which values are better, "higher" or "lower": as the paper has it, else by what is measured."""
+        """The better values, "higher" or "lower": as the paper has it, else by what is measured."""
         if self.published:
             return self.published.better
         return "lower" if self.metric.startswith(LESS) else "higher"
@@ -509,12 +509,12 @@ class Cell:
 
     @property
     def looks(self) -> int:
-        """How often its values are compared with the paper, the last time with all seeds."""
+        """Number of times that its values are compared with the paper, at last with all seeds."""
         before = self.column_entry.looked_at
         return 1 + len(self.spec.looked_at if before is None else before)
 
     def alternatives(self) -> list[tuple[str, Cell]]:
-        """What the book chose, and the cell that measures another choice at the same profile."""
+        """Choices of the book, with the cell that measures another choice at the same profile."""
         found, root = [], self.spec.path.parents[1]
         for one in self.spec.choices:
             place = (one.rows.get(self.row, self.row), self.column, self.metric)
@@ -524,18 +524,18 @@ class Cell:
 
     @property
     def scaled(self) -> bool:
-        """Whether its runs differ from those at the profile `paper` in more than the name of the profile."""
+        """True where its runs differ from those at the profile `paper` in more than its name."""
         full = self.spec.cells("paper")[self.number].experiments[0]
         return attrs.evolve(self.experiments[0], profile="paper") != full
 
     @property
     def not_testable(self) -> str | None:
-        """Why this cannot be run here."""
+        """Reason why this cannot be run here."""
         return self.row_entry.not_testable or self.column_entry.not_testable
 
     @property
     def cut(self) -> str | None:
-        """Why its runs do not stand under its heading: they stop before the rounds that it says."""
+        """Reason why its runs do not count: they stop before the rounds of its heading."""
         stated = {**self.spec.defaults, **self.column_entry.fields}.get("rounds", 0)
         run = self.experiments[0].rounds
         if not self.spec.at_rounds or run >= stated:
@@ -544,7 +544,7 @@ class Cell:
 
     @property
     def note(self) -> str | None:
-        """What the specification remarks."""
+        """Remarks of the specification."""
         said = [self.row_entry.note, self.column_entry.note]
         said += [self.absent.reason] if self.absent else []
         return "; ".join(filter(None, said)) or None
@@ -571,7 +571,7 @@ class Cell:
         return [known.get(seed) or attrs.evolve(one, seed=seed) for seed in wanted]
 
     def records(self, known: Mapping[str, Record]) -> list[Record]:
-        """Those of its experiments that are among complete records by id, in the order of the seeds."""
+        """Records of it among complete ones by id, in the order of the seeds."""
         return [record for run in self.experiments if (record := find(known, run))]
 
     def siblings(self) -> list[Cell]:

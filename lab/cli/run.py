@@ -97,7 +97,7 @@ def run(
 
 
 def option(name: str) -> str:
-    """How an option of this name is written."""
+    """Return the spelling of an option of this name."""
     return "--" + name.strip("_").replace("_", "-")
 
 
@@ -122,7 +122,7 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
 
 
 def _settings(given: list[str]) -> list[dict[str, Any]]:
-    """What `--set` states, with each combination of values that commas separate."""
+    """Settings of `--set`, with each combination of values that commas separate."""
     values = {
         name: [value_of(name, one.strip()) for one in value.split(",")]
         if isinstance(value, str)
@@ -277,7 +277,7 @@ def _measured_before(record: Any, path: Path, asked: dict[str, str]) -> str:
 
 
 def _summary(record: Any, path: Path) -> str:
-    """What came out, in a line, and where it is kept."""
+    """Summarise a run in a line: its result, and its file."""
     from core.metrics import headline
     from lab.report.summary import split_in_words
 
@@ -297,7 +297,7 @@ def _summary(record: Any, path: Path) -> str:
 
 
 def _in_table(record: Any, cell: Any) -> str:
-    """What a run says of each metric of its cell, in the unit of the paper, beside what it reports."""
+    """Describe each metric of a run's cell, in the unit of the paper, beside what it reports."""
     from lab.report.tables import formatted
     from lab.report.verdict import measured
 
@@ -310,7 +310,7 @@ def _in_table(record: Any, cell: Any) -> str:
 
 
 def _of_other_code(record: Any) -> bool:
-    """Whether a record is by other code than today's, with a warning that it is run again."""
+    """Return whether other code than today's made a record, and warn that it is run again."""
     from lab.source import code_version
 
     if other := record.code != code_version(record.experiment.algorithm):

@@ -98,7 +98,7 @@ def _list_data() -> None:
 
 
 def _sizes(info: Any) -> str:
-    """Which of its sizes are here, where a data set comes in several."""
+    """Return the sizes that are at hand of a data set that comes in several."""
     if len(info.sizes) < 2:
         return "here"
     sizes, usual = " and ".join(map(str, info.present_sizes)), info.sizes[0]
@@ -107,7 +107,7 @@ def _sizes(info: Any) -> str:
 
 
 def _own(name: str) -> str:
-    """Whether a file of one's own can be read, and if not, why; and classes without a training image."""
+    """Say whether a file of one's own can be read, and if not, why; and classes without a training image."""
     from core import data
 
     try:

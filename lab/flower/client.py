@@ -50,7 +50,7 @@ Answer = Callable[[Message, Context], Message]
 
 
 def discreet(answer: Answer) -> Answer:
-    """What goes wrong stands in the node's own log; the server hears in a sentence what it may know: no
+    """Log errors at the node alone; the server hears in a sentence what it may know: no
     path, nothing of a file, and of an error of the program its kind alone.
     """
 
@@ -121,7 +121,7 @@ def fresh_secret() -> torch.Tensor:
 
 @attrs.frozen
 class Memory:
-    """What a node keeps under a key: in a file, or, without a folder, in Flower's Context."""
+    """Memory of a node under a key: in a file, or, without a folder, in Flower's Context."""
 
     context: Context
     key: str
@@ -185,7 +185,7 @@ class Memory:
 @app.query("introduce")
 @discreet
 def introduce(message: Message, context: Context) -> Message:
-    """Which client this is, and how many samples it has."""
+    """Return the number of this client, and of its samples."""
     _, client = own(context)
     about = ConfigRecord({"client": client.id, "samples": len(client)})
     return Message(RecordDict({wire.META: about}), reply_to=message)

@@ -62,7 +62,7 @@ def simulated(here: Deployment) -> Record:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Everything, and nothing left behind but what was said."""
+    """Run a demonstration, and leave nothing behind but its output."""
     how = simulated if "--simulated" in arguments else deployed
     with tempfile.TemporaryDirectory(prefix="federation-") as folder:
         with Deployment(Path(folder)) as here:

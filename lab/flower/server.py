@@ -219,11 +219,11 @@ class Link:
 
 
 def across(algorithm: Algorithm, link: Link) -> Algorithm:
-    """The same algorithm, whose clients are asked across a link."""
+    """Return an algorithm whose clients are called across a link."""
     kind: Any = type(algorithm)
 
     class Across(kind):
-        """Everything as it was, but for where clients answer."""
+        """An algorithm as it was, but for where clients answer."""
 
         remote = True
 
@@ -300,5 +300,5 @@ def federate(grid: Grid, context: Context) -> Record:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """What `flwr run` starts."""
+    """Run the server's side, as `flwr run` starts it."""
     federate(grid, context)

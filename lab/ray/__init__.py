@@ -66,7 +66,7 @@ def perform(
 
 @attrs.define(eq=False)
 class Progress:
-    """How a run stands: "queued", "running", "complete", "cut" (by the clock, or as another process is
+    """State of a run: "queued", "running", "complete", "cut" (by the clock, or as another process is
     at it), "stuck" (its files must change first) or "failed".
     """
 

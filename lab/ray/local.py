@@ -36,7 +36,7 @@ class Here:
 
 
 class LocalWorkers:
-    """So many processes. Each is a pool of its own, so that the loss of one is not that of all."""
+    """A number of processes. Each is a pool of its own, so that the loss of one is not that of all."""
 
     def __init__(self, number: int) -> None:
         self.capacity = number

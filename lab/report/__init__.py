@@ -16,7 +16,7 @@ from lab.report.frames import metrics_frame, table_frame
 from lab.report.intervals import expected_verdicts
 from lab.report.listing import source
 from lab.report.tables import progress, table
-from lab.report.tallies import by_paper, directions, orders
+from lab.report.totals import by_paper, directions, orders
 
 __all__ = [
     "by_paper",

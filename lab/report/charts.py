@@ -202,7 +202,7 @@ def heat_map(frame: pd.DataFrame, title: str = "") -> Figure:
 def partition_plot(
     labels: Any, parts: Sequence[Any], classes: Sequence[str] | None = None, title: str = ""
 ) -> Figure:
-    """Who holds what: clients down, classes across, the area of a dot is the number of samples.
+    """Draw each client's classes: clients down, classes across, the area of a dot is the number of samples.
 
     Args:
         labels: (N,) class of every training sample.

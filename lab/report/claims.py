@@ -1,4 +1,4 @@
-"""What the papers claim beyond single numbers, judged as claims: `book/claims/<paper>.yaml`.
+"""Claims of the papers beyond single numbers, and their verdicts: `book/claims/<paper>.yaml`.
 
 A claim that one row leads others is computed from records, by paired differences over seeds in every column
 that is measured: it **holds** where the 90% interval of the lead is above 0 in all columns, it **does not
@@ -88,7 +88,7 @@ class Ahead(Part):
 
 
 class OwnNumbers(Part):
-    """Whether the paper's own numbers agree with a claim, and why."""
+    """Verdict of the paper's own numbers on a claim, and why."""
 
     agrees: bool
     because: Text
@@ -121,7 +121,7 @@ class _File(Part):
 
 @attrs.frozen(eq=False)
 class Lead:
-    """By how much one row leads others in a column, in the paper's unit; above 0 is better. Where there
+    """Lead of one row over others in a column, in the paper's unit; above 0 is better. Where there
     are several, the one that comes nearest or is furthest ahead stands for them.
     """
 
@@ -136,11 +136,11 @@ class Lead:
     def baseline(self) -> str:
         """The best of the others; one with a single seed only where no other is there."""
         gaps = self.gaps
-        return min(gaps, key=lambda one: (len(gaps[one]) < 2, statistics.fmean(gaps[one])))
+        return min(gaps, key=lambda row: (len(gaps[row]) < 2, statistics.fmean(gaps[row])))
 
     @property
     def seeds(self) -> int:
-        """How many seeds both the row and this baseline have."""
+        """Number of seeds that both the row and this baseline have."""
         return len(self.gaps[self.baseline])
 
     @property
@@ -151,7 +151,7 @@ class Lead:
 
     @property
     def interval(self) -> tuple[float, float, float]:
-        """That over the best baseline."""
+        """The interval over the best baseline."""
         return self.intervals[self.baseline]
 
     @property
@@ -161,21 +161,21 @@ class Lead:
 
     @property
     def in_full(self) -> bool:
-        """Whether it was run as the paper ran its own."""
+        """True where it was run as the paper ran its own."""
         return budget(self.cell.profile, self.cell.substitute) == FULL
 
     def above(self, by: float) -> bool:
-        """Whether the interval of the lead over each baseline lies above `by`."""
+        """Return whether the interval of the lead over each baseline lies above `by`."""
         return all(low > by for _, low, _ in self.intervals.values())
 
     def below(self, by: float) -> bool:
-        """Whether that of the lead over some baseline lies below `by`."""
+        """Return whether that of the lead over some baseline lies below `by`."""
         return any(high < by for *_, high in self.intervals.values())
 
 
 @attrs.frozen
 class Finding:
-    """What came out for a claim."""
+    """The verdict on a claim."""
 
     verdict: str
     effect: str = ""
@@ -183,17 +183,17 @@ class Finding:
 
     @property
     def budget(self) -> str:
-        """Whether the numbers behind it were run as the paper ran its own; "" without numbers."""
+        """`FULL` where all numbers behind it were run as the paper's, else `REDUCED`; "" without numbers."""
         if not self.leads:
             return ""
-        return FULL if all(one.in_full for one in self.leads) else REDUCED
+        return FULL if all(lead.in_full for lead in self.leads) else REDUCED
 
 
 def claims(paper: str) -> list[Claim]:
     """A paper's claims, in the order of its file. Raises InputError for a file that is not well formed."""
     path = CLAIMS / f"{paper}.yaml"
-    found = read(_File, read_yaml(path), short(path)).claims
-    return [one.model_copy(update={"paper": paper, "number": n}) for n, one in enumerate(found, 1)]
+    entries = enumerate(read(_File, read_yaml(path), short(path)).claims, 1)
+    return [claim.model_copy(update={"paper": paper, "number": n}) for n, claim in entries]
 
 
 def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding:
@@ -206,33 +206,33 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
     if not claim.ahead:
         (kind,) = (kind for kind in KINDS if getattr(claim, kind))
         return Finding(KINDS[kind], getattr(claim, kind))
-    asked, found = claim.ahead, tuple(leads(claim, records() if measured is None else measured))
-    if not found:
-        specs = (TableSpec.find(claim.paper, one) for one in asked.tables)
+    asked, observed = claim.ahead, tuple(leads(claim, records() if measured is None else measured))
+    if not observed:
+        specs = (TableSpec.find(claim.paper, table) for table in asked.tables)
         return Finding("not measured", "; ".join(spec.unfair for spec in specs if spec.unfair))
-    counted = [one for one in found if one.in_full or one.learned]
-    ahead = sum(one.above(asked.by) for one in counted)
-    behind = sum(one.below(asked.by) for one in counted)
-    half = len(found) / 2
+    counted = [lead for lead in observed if lead.in_full or lead.learned]
+    ahead = sum(lead.above(asked.by) for lead in counted)
+    behind = sum(lead.below(asked.by) for lead in counted)
+    half = len(observed) / 2
     fails = behind > half if asked.most else refuted(counted, asked.by)
-    holds = ahead > half if asked.most else ahead == len(found)
+    holds = ahead > half if asked.most else ahead == len(observed)
     verdict = "holds" if holds else "does not hold" if fails else "unclear"
-    effect = _effect(found, asked.by)
-    if len(counted) < len(found):
+    effect = _effect(observed, asked.by)
+    if len(counted) < len(observed):
         least = ", ".join(
             f"{value:g} in {style.measure(name)}" for name, value in asked.least.items()
         )
         effect += (
-            f"; in {len(found) - len(counted)} of {len(found)} “{found[0].cell.row}” itself has less than "
-            f"{least}: at this budget nothing follows"
+            f"; in {len(observed) - len(counted)} of {len(observed)} “{observed[0].cell.row}” itself has "
+            f"less than {least}: at this budget nothing follows"
         )
     elif verdict == "unclear" and behind and not asked.most:
-        low = chances(counted, asked.by)
+        low = p_values(counted, asked.by)
         effect += (
             f"; of the {len(low)} single tests (a baseline, a column and a measure each) one would refute "
             f"the claim at p < {0.05 / len(low):.2g}, and the smallest has {low[0]:.2g}"
         )
-    return Finding(verdict, effect, found)
+    return Finding(verdict, effect, observed)
 
 
 def lead_over(
@@ -245,17 +245,17 @@ def lead_over(
     if own is None:
         return None
     ours, sign = values(own, measured), -1 if own.better == "lower" else 1
-    found = {
+    by_baseline = {
         baseline: tuple(sign * gap for gap in gaps)
         for baseline in baselines
         if baseline != row and baseline in cells and cells[baseline].profile == own.profile
         if (gaps := differences(ours, values(cells[baseline], measured)))
     }
-    return Lead(own, found) if found else None
+    return Lead(own, by_baseline) if by_baseline else None
 
 
-def refuted(found: Sequence[Lead], by: float = 0.0) -> bool:
-    """Whether comparisons contradict that every lead is more than `by`.
+def refuted(observed: Sequence[Lead], by: float = 0.0) -> bool:
+    """Return whether comparisons contradict that every lead is more than `by`.
 
     Simes (1986): of the chances of m leads as low as these, in rising order, the i-th is at most 5% * i / m.
     One lead far below counts, or many that are a little below, and true claims are refuted in at most 5% of
@@ -263,16 +263,16 @@ def refuted(found: Sequence[Lead], by: float = 0.0) -> bool:
     baselines, each of them is a comparison, so looking for the best costs nothing. One seed decides nothing,
     and so does the same lead in all, unless it is exact.
     """
-    low = chances(found, by)
+    low = p_values(observed, by)
     return any(p <= 0.05 * i / len(low) for i, p in enumerate(low, 1))
 
 
-def chances(found: Sequence[Lead], by: float) -> list[float]:
+def p_values(observed: Sequence[Lead], by: float) -> list[float]:
     """Probabilities, rising, of leads as low as these if they are `by`; of two seeds or more."""
     return sorted(
-        probability(gaps, by, one.cell.metric in EXACT)
-        for one in found
-        for gaps in one.gaps.values()
+        probability(gaps, by, lead.cell.metric in EXACT)
+        for lead in observed
+        for gaps in lead.gaps.values()
         if len(gaps) > 1
     )
 
@@ -281,13 +281,13 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
     """The measured comparisons of a claim "ahead"; leads over the same baselines by the same runs are one for
     each measure.
     """
-    asked, found = claim.ahead, dict[tuple[str, ...], Lead]()
+    asked, distinct = claim.ahead, dict[tuple[str, ...], Lead]()
     assert asked is not None
     for table in asked.tables:
-        specs = [TableSpec.find(claim.paper, one) for one in (table, *asked.beside)]
+        specs = [TableSpec.find(claim.paper, name) for name in (table, *asked.beside)]
         metrics = asked.metrics or [specs[0].metric]
         columns = asked.columns or [
-            one.name for one in specs[0].columns if one.printed or claim.ours
+            entry.name for entry in specs[0].columns if entry.printed or claim.ours
         ]
         shown = by_column(cell for spec in specs for cell in best_cells(spec, measured))
         for (column, metric), cells in shown.items():
@@ -305,40 +305,41 @@ def leads(claim: Claim, measured: Mapping[str, Record]) -> list[Lead]:
                     )
                     both = lead.cell, *(cells[baseline] for baseline in lead.gaps)
                     runs = [run.id for cell in both for run in cell.experiments]
-                    what = (*(cell.record_metric for cell in both), *runs)
-                    found.setdefault(what, attrs.evolve(lead, learned=learned))
-    return list(found.values())
+                    key = (*(cell.record_metric for cell in both), *runs)
+                    distinct.setdefault(key, attrs.evolve(lead, learned=learned))
+    return list(distinct.values())
 
 
-def _effect(found: Sequence[Lead], by: float) -> str:
+def _effect(observed: Sequence[Lead], by: float) -> str:
     """A sentence on all comparisons of a claim, which asks for a lead of so many points."""
-    profiles = ", ".join(dict.fromkeys(budget_name(one.cell.profile) for one in found))
-    baselines = max(len(one.gaps) for one in found)
-    if len(found) == 1:
-        (one,) = found
-        digits, unit = style.digits(one.cell.unit), style.difference(one.cell.unit)
-        half = one.interval[2] - one.mean
+    profiles = ", ".join(dict.fromkeys(budget_name(lead.cell.profile) for lead in observed))
+    baselines = max(len(lead.gaps) for lead in observed)
+    if len(observed) == 1:
+        (lead,) = observed
+        digits, unit = style.digits(lead.cell.unit), style.difference(lead.cell.unit)
+        half = lead.interval[2] - lead.mean
         best = f", the best of {baselines} baselines," if baselines > 1 else ""
-        verb = "leads" if one.mean >= 0 else "trails"
+        verb = "leads" if lead.mean >= 0 else "trails"
         # an interval of two seeds would hold nearly everything, one without a spread everything
-        low, high = sorted(abs(one.mean) + side * half for side in (-1, 1))
-        ends = f" [{low:.{digits}f}, {high:.{digits}f}]" * (one.seeds > 2 and math.isfinite(half))
-        seeds = f"{one.seeds} seeds" if one.seeds > 1 else "one seed"
+        low, high = sorted(abs(lead.mean) + side * half for side in (-1, 1))
+        ends = f" [{low:.{digits}f}, {high:.{digits}f}]" * (lead.seeds > 2 and math.isfinite(half))
+        seeds = f"{lead.seeds} seeds" if lead.seeds > 1 else "one seed"
         return (
-            f"“{one.cell.row}” {verb} “{one.baseline}”{best} by {abs(one.mean):.{digits}f}{unit}{ends} "
-            f"({one.cell.column}, {seeds}, {profiles})"
+            f"“{lead.cell.row}” {verb} “{lead.baseline}”{best} by {abs(lead.mean):.{digits}f}{unit}{ends} "
+            f"({lead.cell.column}, {seeds}, {profiles})"
         )
-    ahead, behind = sum(one.above(by) for one in found), sum(one.below(by) for one in found)
+    ahead = sum(lead.above(by) for lead in observed)
+    behind = sum(lead.below(by) for lead in observed)
     asked, less = (f"more than {by:g} points ahead", "less") if by else ("ahead", "behind")
     counts = f"{asked} in {ahead}, {less} in {behind}"
     if by < 0:
         counts = f"less than {-by:g} points behind in {ahead}, farther in {behind}"
-    short = sum(one.seeds < planned(one.cell) for one in found)
-    counts += f" of {len(found)} comparisons" + f" ({short} short of their seeds)" * bool(short)
+    short = sum(lead.seeds < planned(lead.cell) for lead in observed)
+    counts += f" of {len(observed)} comparisons" + f" ({short} short of their seeds)" * bool(short)
     over = " over the best baseline" * (baselines > 1)
     of: dict[tuple[str, str], list[float]] = {}
-    for one in found:
-        of.setdefault((style.measure(one.cell.metric), one.cell.unit), []).append(one.mean)
+    for lead in observed:
+        of.setdefault((style.measure(lead.cell.metric), lead.cell.unit), []).append(lead.mean)
     if len(of) > 1:  # no scale is common to them
         each = ", ".join(
             f"{name} {style.signed(statistics.fmean(means), unit)}"
@@ -347,7 +348,7 @@ def _effect(found: Sequence[Lead], by: float) -> str:
         return f"{counts}; mean lead{over}, above 0 is better: {each} ({profiles})"
     (((_, unit), means),) = of.items()
     least, middle, most = (
-        style.signed(one, unit) for one in (min(means), statistics.median(means), max(means))
+        style.signed(value, unit) for value in (min(means), statistics.median(means), max(means))
     )
     most += style.difference(unit)
     return f"{counts}; lead{over} from {least} to {most}, median {middle} ({profiles})"
@@ -362,10 +363,10 @@ def claims_frame(
     known, rows = records() if measured is None else measured, []
     for claim in claims(paper):
         if claim.main or not main:
-            found = judge(claim, known)
+            finding = judge(claim, known)
             rows.append(
                 claim.model_dump(include={"number", "claim", "where", "main", "ours"})
-                | {"verdict": found.verdict, "effect": found.effect, "budget": found.budget}
+                | {"verdict": finding.verdict, "effect": finding.effect, "budget": finding.budget}
                 | {"page": claim.shown or claim.page or ""}
             )
     return pd.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""What a class needs of the book's own notebooks: their exercises, and their text as plain Markdown
+"""Parts of the book's notebooks for a class: their exercises, and their text as plain Markdown
 for student notebooks and slides.
 
 In a source an exercise states how hard it is and how long it takes in its first line, such as

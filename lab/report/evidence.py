@@ -103,7 +103,7 @@ def _expected(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> li
 
 
 def _bits(cell: Cell, book: Record | None, yours: Record) -> str:
-    """Whether a run equals the book's bit for bit, in the metrics that the book has of it; if not, why."""
+    """Say whether a run equals the book's bit for bit in the metrics of both; if not, why."""
     where = f"seed {yours.experiment.seed}:"
     if book is None:
         return f"{where} the book has no record of it"

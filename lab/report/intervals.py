@@ -84,7 +84,7 @@ class Comparison:
 
     @property
     def outcome(self) -> np.ndarray:
-        """Which of `OUTCOMES`, as text. Both verdicts take the noise of both sides, by `error`.
+        """One of `OUTCOMES`, as text. Both verdicts take the noise of both sides, by `error`.
 
         *equivalent*: the 90% interval of measured minus printed lies within the margin: two one-sided
         tests at 5% (Schuirmann 1987). *different*: the two are farther apart than the margin, and the
@@ -142,7 +142,7 @@ def interval(
 
 
 def probability(gaps: Sequence[float], true: float = 0.0, exact: bool = False) -> float:
-    """How often paired differences with a mean of `true` are as low as these, by a t test; 1 where they
+    """Probability that paired differences with a mean of `true` are as low as these (t test); 1 where they
     say nothing of their spread. `exact` as in `interval`.
     """
     below = np.mean(gaps) - true
@@ -152,19 +152,19 @@ def probability(gaps: Sequence[float], true: float = 0.0, exact: bool = False) -
 
 
 def _varied(gaps: Sequence[float] | np.ndarray) -> bool:
-    """Whether differences spread, by more than the last digits of a float."""
+    """Return whether differences spread by more than the last digits of a float."""
     return bool(np.ptp(gaps) > 1e-9 * np.abs(gaps).max())
 
 
 def kendall(
-    printed: Sequence[float], found: np.ndarray, noise: float = 0.0
+    printed: Sequence[float], measured: np.ndarray, noise: float = 0.0
 ) -> tuple[float, float, float]:
     """Kendall's tau between a printed and a measured order of rows: its mean over seeds and the
     ends of its 95% t interval. It ends at -1 and 1 at most, and does so where `interval` knows of no
     spread: with one seed, or the same tau in all.
 
     Args:
-        printed: (R,); found: (seeds, R), paired by seed.
+        printed: (R,); measured: (seeds, R), paired by seed.
         noise: pairs of rows that are printed at most so far apart do not count.
 
     Returns nan where no pair counts.
@@ -173,7 +173,7 @@ def kendall(
     first, second = np.nonzero(np.triu(np.abs(gaps) > noise, 1))
     if not len(first):
         return math.nan, math.nan, math.nan
-    signs = np.sign(found[:, first] - found[:, second]) * np.sign(gaps[first, second])
+    signs = np.sign(measured[:, first] - measured[:, second]) * np.sign(gaps[first, second])
     taus = signs.mean(1)
     mean, low, high = interval(taus, 0.95)
     return mean, max(low, -1.0), min(high, 1.0)
@@ -185,7 +185,7 @@ def expected_verdicts(
     gaps: Sequence[float] = (0.0, 2.0, 5.0, 15.0),
     draws: int = 4000,
 ) -> pd.DataFrame:
-    """How often the rule gives each of `OUTCOMES`, by simulation: a share per `deviation`, `true gap` between
+    """Simulate how often the rule gives each of `OUTCOMES`: a share per `deviation`, `true gap` between
     the means, number of `seeds`, and for the paper's number `with its deviation` and without.
 
     Both sides are normal with the same deviation, the paper's over `PRINTED_SEEDS` runs. The margin is 2;

@@ -148,7 +148,7 @@ class Lesson:
         return self.task.dataset.name + (f", alpha = {alpha:g}" if alpha else "")
 
     def but(self, **changes: Any) -> Lesson:
-        """The same lesson with other arguments, those in `own` on top of what it has."""
+        """Copy the lesson with other arguments, those in `own` on top of what it has."""
         own = {
             name: {**self.own.get(name, {}), **settings}
             for name, settings in changes.pop("own", {}).items()
@@ -188,7 +188,7 @@ class Lesson:
         return to_wire(inputs.float(), data.mean, data.std)
 
     def partition_plot(self) -> Figure:
-        """Who holds what, with all clients."""
+        """Draw each client's classes, with all clients."""
         clients = lab.make_clients(self.experiment(), self.task)
         labels = [client.labels.cpu() for client in clients]
         parts = torch.arange(sum(map(len, labels))).split([len(one) for one in labels])
@@ -256,7 +256,7 @@ class TaughtLesson(Lesson):
         return images
 
     def opinion(self, inputs: torch.Tensor) -> dict[str, float]:
-        """What the teachers say of images in the form of network inputs: their mean `entropy` (Eq. 3) and
+        """Describe the teachers' answers for images as network inputs: their mean `entropy` (Eq. 3) and
         divergence `JSD` (Eq. 4) in nats, and to how many `classes` the images look, the exponential of the
         entropy of the mean answer.
         """
@@ -302,7 +302,7 @@ def small_lesson(profile: str, settings: Mapping[str, Any], **fields: Any) -> Ta
 
 
 def pooled(members: Sequence[Client]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the clients hold together, which nobody may see but a teacher: images (N, C, H, W), labels (N,),
+    """Data of all clients together, which nobody may see but a teacher: images (N, C, H, W), labels (N,),
     and the position of each image's owner in `members` (N,).
     """
     sizes = torch.tensor([len(client) for client in members])

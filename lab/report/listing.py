@@ -53,7 +53,7 @@ def _without_docstrings(text: str) -> list[str]:
 
 
 def _formatted(text: str) -> str:
-    """The same program in lines of at most `WIDTH` columns, where they can be broken."""
+    """Break a program into lines of at most `WIDTH` columns, where they can be broken."""
     if not importlib.util.find_spec("ruff"):
         return text
     options = ["--isolated", "--line-length", str(WIDTH), "--target-version", "py311", "-"]

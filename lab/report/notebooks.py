@@ -174,7 +174,7 @@ def execute(
 
 
 def environment() -> dict[str, str]:
-    """What kernels need to find `core` and the data wherever they start."""
+    """Variables by which kernels find `core` and the data wherever they start."""
     from core.data.roots import data_root
 
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

@@ -37,7 +37,7 @@ TESTED_AFTER = ("fedensemble",)
 
 
 def column_curves(runs: pd.DataFrame) -> Iterator[Figure]:
-    """For every column and profile of `table_runs`, the learning curves of its rows."""
+    """Draw the learning curves of the rows, for every column and profile of `table_runs`."""
     for (column, profile), of in runs.groupby(["column", "profile"], sort=False):
         names = of.groupby("id")["row"].agg(" = ".join)  # one run may serve two rows
         yield curves(
@@ -55,15 +55,15 @@ def by_seed(runs: pd.DataFrame, metric: str = "accuracy") -> pd.DataFrame:
 
 
 def cost(paper: str, measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
-    """What the runs behind a paper's tables took, each counted once: a row for each budget, with `runs on
+    """Cost of the runs behind a paper's tables, each counted once: a row for each budget, with `runs on
     CPUs`, their `core hours`, `runs on GPUs` and their `GPU hours`. Raises InputError for an unknown paper.
     """
     known, rows = records() if measured is None else measured, {}
     for profile in PROFILES:
         of = [table_runs(paper, spec.table, [profile], known) for spec in TableSpec.of_paper(paper)]
         runs = pd.concat(of).drop_duplicates("id")["record"]
-        core = runs.map(lambda one: one.core_seconds).astype(float)
-        gpu = runs[core.isna()].map(lambda one: one.seconds)
+        core = runs.map(lambda record: record.core_seconds).astype(float)
+        gpu = runs[core.isna()].map(lambda record: record.seconds)
         rows[profile] = core.count(), core.sum() / 3600, len(gpu), gpu.sum() / 3600
     columns = ["runs on CPUs", "core hours", "runs on GPUs", "GPU hours"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename(index=budget_name)
@@ -96,18 +96,18 @@ def by_rule(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def gains_by_rule(runs: pd.DataFrame, row: str, against: str) -> pd.DataFrame:
-    """By how many points a row is above another by each of `by_rule`, over the seeds that both have: a row
+    """Lead of a row over another in points, by each of `by_rule`, over the seeds that both have: a row
     for each `column` and `rule`, with the mean `gain`, the ends of its 90% interval, `low` and `high`, and
     `seeds`.
     """
     ruled = by_rule(runs).set_index(["column", "seed"])
-    ours, theirs = (ruled[ruled["row"] == one].drop(columns="row") for one in (row, against))
-    found = [
+    ours, theirs = (ruled[ruled["row"] == name].drop(columns="row") for name in (row, against))
+    rows = [
         (column, rule, *interval(of[rule].to_list()), len(of))
         for column, of in (ours - theirs).dropna().groupby(level="column", sort=False)
         for rule in of
     ]
-    return pd.DataFrame(found, columns=["column", "rule", "gain", "low", "high", "seeds"])
+    return pd.DataFrame(rows, columns=["column", "rule", "gain", "low", "high", "seeds"])
 
 
 def verdicts_by_rule(
@@ -117,14 +117,14 @@ def verdicts_by_rule(
     column and row in `printed`, and enough seeds, `column`, `row`, `rule`, the mean `difference` (measured
     minus printed, in points) and the `verdict`.
     """
-    ruled, found = by_rule(runs), []
+    ruled, rows = by_rule(runs), []
     for (column, row), beside in printed.items():
         of = ruled[(ruled["column"] == column) & (ruled["row"] == row)]
         if beside.value is not None and len(of) >= SEEDS:
             for rule in of.columns.drop(["column", "row", "seed"]):
                 by = compare(beside.value, of[rule].to_list(), "percent", beside.std)
-                found.append((column, row, rule, by.mean - beside.value, str(by.outcome)))
-    return pd.DataFrame(found, columns=["column", "row", "rule", "difference", "verdict"])
+                rows.append((column, row, rule, by.mean - beside.value, str(by.outcome)))
+    return pd.DataFrame(rows, columns=["column", "row", "rule", "difference", "verdict"])
 
 
 def gains(
@@ -135,7 +135,7 @@ def gains(
     profile: str | None = None,
     measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
-    """By how much every row of a table differs from one of them, over the seeds that both have: a row for
+    """Difference of every row of a table from one of them, over the seeds that both have: a row for
     each `column` and `row` with such a seed, the mean `gain` in the paper's unit, `low` and `high`, the ends
     of its 90% interval (infinite where nothing is known of the spread), and `seeds`. Raises InputError as
     `table_frame` does.
@@ -144,9 +144,9 @@ def gains(
     known = records() if measured is None else measured
     rows = []
     for (column, measure), cells in by_column(best_cells(spec, known, profile)).items():
-        found = measured_values(cells, known) if measure == metric else {}
-        for row, ours in found.items():
-            gaps = differences(ours, found.get(against, {}))
+        by_row = measured_values(cells, known) if measure == metric else {}
+        for row, ours in by_row.items():
+            gaps = differences(ours, by_row.get(against, {}))
             if row != against and gaps:
                 rows.append((column, row, *interval(gaps, exact=metric in EXACT), len(gaps)))
     return pd.DataFrame(rows, columns=["column", "row", "gain", "low", "high", "seeds"])
@@ -160,7 +160,7 @@ def leads(
     profile: str | None = None,
     measured: Mapping[str, Record] | None = None,
 ) -> pd.DataFrame:
-    """By how much the accuracy of a method is above that of the best other, in points, a row for each column
+    """Lead of a method's accuracy over that of the best other, in points, a row for each column
     of the table, as `charts.dots` draws it: its `name`, the measured lead (`value`) over the best `baseline`
     on the paired `seeds`, the ends of its 90% interval, `low` and `high`, and the lead in the `paper`.
 
@@ -212,16 +212,16 @@ def interpretations_beside(
     known = records() if measured is None else measured
     spec, rows = TableSpec.find(paper, str(table)), {}
     for cell in spec.cells(profile):
-        found = list(values(cell, known).values())
+        ours = list(values(cell, known).values())
         names = sorted((name for name in printed if cell.row.startswith(name)), key=len)
         beside = printed[names[-1]] if names else None
-        if not found or beside is None or beside.value is None or column not in (None, cell.column):
+        if not ours or beside is None or beside.value is None or column not in (None, cell.column):
             continue
         said = "too few seeds"
-        if len(found) >= planned(cell):
+        if len(ours) >= planned(cell):
             exact = cell.metric in EXACT
-            by = compare(beside.value, found, cell.unit, beside.std, exact, cell.looks)
+            by = compare(beside.value, ours, cell.unit, beside.std, exact, cell.looks)
             said = str(by.outcome)
-        rows[cell.row] = (*mean_and_std(found), len(found), beside.value, said)
+        rows[cell.row] = (*mean_and_std(ours), len(ours), beside.value, said)
     columns = ["measured", "std", "seeds", "printed", "verdict"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)

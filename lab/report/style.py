@@ -1,4 +1,4 @@
-"""How figures and tables look on a light and on a dark page, and how measures and numbers are written."""
+"""Looks of figures and tables on a light and on a dark page, and names of measures and numbers."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def name_of(measured: Sequence[Record]) -> Callable[[Record], str]:
 
 
 def _leads(summary: pd.DataFrame, by_seed: list[dict[int, float]], against: str) -> pd.DataFrame:
-    """What `summary_frame` says of rows, whose values are given by seed, beside the named ones."""
+    """Columns of `summary_frame` that compare rows, with their values by seed, to the named ones."""
     names = [str(name) for name in summary if name not in MEASURED]
     text = summary[names].map(_text)
     fits = pd.Series(True, index=summary.index)
@@ -142,7 +142,7 @@ def in_columns(frame: pd.DataFrame) -> str:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    """What a row of `summary_frame` is made of."""
+    """Parts of a row of `summary_frame`."""
     metric = headline(record.metrics) or next(iter(record.metrics))
     return {
         "split": split_in_words(record.experiment.partition),

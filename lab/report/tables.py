@@ -73,7 +73,7 @@ def table(
 
 
 def _own(frame: pd.DataFrame) -> pd.Series:
-    """Which cells are in a row or column without a number of the paper; none where it has no number."""
+    """Mark cells of a row or column without a number of the paper; none where it has no number."""
     reported = frame["printed_text"].ne("")
     row, column = (reported.groupby(frame[side]).transform("any") for side in ("row", "column"))
     return ~(row & column) if reported.any() else reported
@@ -189,7 +189,7 @@ def _cell(row: pd.Series) -> str:
 
 
 def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
-    """How to read a cell, which data stand in for others and, folded, remarks on table and budgets."""
+    """Legend of a cell and its data and, folded, remarks on table and budgets."""
     seen = frame[frame["measured"].notna()]
     columns = (frame if seen.empty else seen).groupby("profile", sort=False)["column"].unique()
     places = [

@@ -1,4 +1,4 @@
-"""How hyper-parameters were chosen: the same number of tries for every method."""
+"""Tuning of hyper-parameters: the same number of tries for every method."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _in_words(settings: Mapping[str, float | str]) -> str:
 
 
 def settings_seen(dataset: str, alpha: float) -> pd.DataFrame:
-    """How many settings of each method were run with test images of a column in view, from which the best
+    """Count settings of each method that were run with test images of a column in view, from which the best
     could be chosen: `method`, `settings`, and how many of them `at the paper's size` (profile `converged`,
     ten rounds). Runs under attack are left out.
     """

@@ -91,7 +91,7 @@ SCALE = {"percent": 100.0, "MB": 1 / MB, "auc": 1.0, "score": 1.0, "pixel": 1.0,
 
 @attrs.frozen
 class Judgement:
-    """What was measured for a cell, in the paper's unit, and the verdict with its reason."""
+    """Results of a cell in the paper's unit, and the verdict with its reason."""
 
     #: one of `VERDICTS`
     verdict: str
@@ -136,7 +136,7 @@ def budget(profile: str, substitute: str | None) -> str:
 
 
 def unfair(cell: Cell) -> str | None:
-    """Why a cell that is measured with less, or on other data, counts for nothing; None where it counts."""
+    """Reason why a cell measured with less, or on other data, counts for nothing; None where it counts."""
     return cell.spec.unfair if budget(cell.profile, cell.substitute) == REDUCED else None
 
 
@@ -144,8 +144,8 @@ def values(cell: Cell, records: Mapping[str, Record]) -> dict[int, float]:
     """Measured values of a cell by seed, in order; none for runs short of its rounds."""
     if cell.cut:
         return {}
-    found = {run.experiment.seed: measured(run, cell) for run in cell.records(records)}
-    return {seed: value for seed, value in found.items() if value is not None}
+    by_seed = {run.experiment.seed: measured(run, cell) for run in cell.records(records)}
+    return {seed: value for seed, value in by_seed.items() if value is not None}
 
 
 def differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, ...]:
@@ -155,14 +155,14 @@ def differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple
 
 def by_column(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
     """Cells of a table by column and metric, those of each by row."""
-    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    columns: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
-        found.setdefault((cell.column, cell.metric), {})[cell.row] = cell
-    return found
+        columns.setdefault((cell.column, cell.metric), {})[cell.row] = cell
+    return columns
 
 
 def margin(printed: float, unit: str, exact: bool = False) -> float:
-    """How far the printed value may lie from the measured mean without mattering: `MARGINS` of its unit,
+    """Largest difference of printed value and measured mean that does not matter: `MARGINS` of its unit,
     else `SHARE` of it, as of every measure that is `exact` (one of `EXACT`).
     """
     share = SHARE * abs(printed)
@@ -171,7 +171,7 @@ def margin(printed: float, unit: str, exact: bool = False) -> float:
 
 def direction(
     printed: Mapping[str, float | None],
-    found: Mapping[str, Mapping[int, float]],
+    results: Mapping[str, Mapping[int, float]],
     a: str,
     b: str,
     unit: str,
@@ -182,7 +182,7 @@ def direction(
     are by seed, `unit` is the paper's. Equal differences of all seeds decide nothing unless they are `exact`.
     """
     p, q = printed.get(a), printed.get(b)
-    gaps = differences(found.get(a, {}), found.get(b, {}))
+    gaps = differences(results.get(a, {}), results.get(b, {}))
     if p is None or q is None or not gaps or abs(p - q) <= margin((p + q) / 2, unit, exact):
         return None
     _, low, high = interval(gaps, exact=exact)
@@ -193,31 +193,31 @@ def direction(
 
 def compare(
     printed: float,
-    found: Sequence[float],
+    results: Sequence[float],
     unit: str,
     printed_std: float | None = None,
     exact: bool = False,
     looks: int = 1,
 ) -> Comparison:
-    """At least two measured values, one per seed, beside the printed one; `exact` is that of `margin`,
+    """Compare at least two measured values, one per seed, with the printed one; `exact` is that of `margin`,
     `looks` that of `Comparison`. Raises InputError for fewer.
     """
-    mean, std = mean_and_std(found)
+    mean, std = mean_and_std(results)
     near = margin(printed, unit, exact)
-    return Comparison(mean, std or 0.0, len(found), printed, printed_std, near, looks=looks)
+    return Comparison(mean, std or 0.0, len(results), printed, printed_std, near, looks=looks)
 
 
 def planned(cell: Cell) -> int:
-    """How many seeds a cell needs before it is compared with the paper: all that its table asks for."""
+    """Number of seeds that a cell needs before it is compared with the paper: all of its table."""
     return max(SEEDS, len(cell.column_entry.seeds or cell.spec.seeds))
 
 
-def mean_and_std(found: Sequence[float]) -> tuple[float, float | None]:
+def mean_and_std(results: Sequence[float]) -> tuple[float, float | None]:
     """Mean and deviation over seeds; None for one seed, nan where a value is not finite."""
-    mean = statistics.fmean(found)
-    if len(found) < 2:
+    mean = statistics.fmean(results)
+    if len(results) < 2:
         return mean, None
-    return mean, statistics.stdev(found) if all(map(math.isfinite, found)) else math.nan
+    return mean, statistics.stdev(results) if all(map(math.isfinite, results)) else math.nan
 
 
 def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgement]:
@@ -228,7 +228,7 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
             those that are not given included.
         records: complete records by experiment id.
     """
-    found: dict[int, Judgement] = {}
+    judgements: dict[int, Judgement] = {}
     groups: dict[tuple[str, str, str, str], dict[str, Cell]] = {}
     for cell in cells:
         place = (cell.table, cell.profile, cell.column, cell.metric)
@@ -241,13 +241,13 @@ def judge(cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Judgemen
         for row, cell in given.items():
             exact = metric in EXACT
             sides = [direction(printed, rows, row, of, cell.unit, exact) for of in cell.baselines]
-            found[id(cell)] = _judge(cell, list(rows[row].values()), sides, records)
-    return [found[id(cell)] for cell in cells]
+            judgements[id(cell)] = _judge(cell, list(rows[row].values()), sides, records)
+    return [judgements[id(cell)] for cell in cells]
 
 
 def printed_values(column: Mapping[str, Cell]) -> dict[str, float | None]:
-    """What is printed for each row of a column."""
-    return {row: one.published.value if one.published else None for row, one in column.items()}
+    """Printed values of each row of a column."""
+    return {row: cell.published.value if cell.published else None for row, cell in column.items()}
 
 
 def measured_values(
@@ -258,15 +258,15 @@ def measured_values(
 
 
 def _judge(
-    cell: Cell, found: list[float], sides: Sequence[int | None], records: Mapping[str, Record]
+    cell: Cell, results: list[float], sides: Sequence[int | None], records: Mapping[str, Record]
 ) -> Judgement:
     """The verdict on a cell with these values, whose baselines are on these sides of it (`direction`)."""
-    if not found:
+    if not results:
         if cell.not_testable:
             return Judgement("not testable here", cell.not_testable)
         lacks = f"its records have no {cell.metric!r}" if cell.records(records) else ""
         return Judgement("pending", cell.cut or lacks)
-    mean, std = mean_and_std(found)
+    mean, std = mean_and_std(results)
     printed = cell.published.value if cell.published else None
     difference = None if printed is None else mean - printed
     if printed is None:
@@ -278,11 +278,11 @@ def _judge(
         said = "not compared", unfair(cell) or "the table is a description"
     elif budget(cell.profile, cell.substitute) == REDUCED:
         said = _by_directions([side for side in sides if side is not None])
-    elif len(found) < planned(cell):
-        said = "pending", f"{len(found)} of {planned(cell)} seeds"
+    elif len(results) < planned(cell):
+        said = "pending", f"{len(results)} of {planned(cell)} seeds"
     else:
-        said = _by_value(cell, printed, found, records)
-    return Judgement(*said, mean, std, len(found), difference)
+        said = _by_value(cell, printed, results, records)
+    return Judgement(*said, mean, std, len(results), difference)
 
 
 def _by_directions(sides: list[int]) -> tuple[str, str]:
@@ -299,12 +299,12 @@ def _by_directions(sides: list[int]) -> tuple[str, str]:
 
 
 def _by_value(
-    cell: Cell, printed: float, found: list[float], records: Mapping[str, Record]
+    cell: Cell, printed: float, results: list[float], records: Mapping[str, Record]
 ) -> tuple[str, str]:
     """Verdict and reason where the value counts, beside those of other choices with all their seeds."""
     spread = cell.published.spread if cell.published else None
     exact = cell.metric in EXACT
-    comparison = compare(printed, found, cell.unit, spread, exact, cell.looks)
+    comparison = compare(printed, results, cell.unit, spread, exact, cell.looks)
     outcome, reason = str(comparison.outcome), ""
     if outcome == "inconclusive":
         reason = _what_would_decide(comparison)

@@ -17,7 +17,7 @@ import pytest
 
 from lab import PROFILES, TableSpec, records
 from lab.report import claims as report_claims
-from lab.report import frames, tallies
+from lab.report import frames, totals
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected.json"
@@ -56,8 +56,8 @@ def everything() -> dict[str, pd.DataFrame]:
             frame = frames.table_frame(spec.paper, spec.table, profile, measured)
             found[f"table-{name}-{profile or 'best'}"] = frame.drop(columns="command")
     found["claims"] = _claims(measured)
-    found["numbers"] = tallies.numbers(measured)
-    found["orders"] = tallies.orders(measured)
+    found["numbers"] = totals.numbers(measured)
+    found["orders"] = totals.orders(measured)
     found["fingerprints"] = pd.DataFrame(
         sorted({(one.experiment.dataset, one.fingerprint) for one in measured.values()})
     )

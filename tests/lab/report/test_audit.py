@@ -101,7 +101,7 @@ def test_63_settings_of_fedvck_were_seen_with_test_images_of_one_column(runs):
 
 
 def test_the_package_says_the_same():
-    from lab.report.tallies import by_paper
+    from lab.report.totals import by_paper
     from lab.report.tuning import settings_seen
 
     table = by_paper()

@@ -7,7 +7,7 @@ import pytest
 
 from lab import TableSpec
 from lab.forms import TABLES
-from lab.report.tallies import REPEAT, directions, numbers, orders
+from lab.report.totals import REPEAT, directions, numbers, orders
 from lab.report.verdict import FULL, MB, REDUCED
 from tests.lab.report.made import record
 

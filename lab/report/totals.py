@@ -1,6 +1,4 @@
-"""What all tables say together: verdicts on the numbers that papers report, and reported orders beside
-measured.
-"""
+"""Totals over all tables: verdicts on reported numbers, and reported orders beside measured."""
 
 from __future__ import annotations
 
@@ -41,8 +39,8 @@ REPEAT = "repeats another number"
 
 
 def identity(cell: Cell) -> tuple[str, str, float | None]:
-    """What makes two cells one measurement of one number: the same runs, measure and printed value. The first
-    run stands for all: one of the tables may have more seeds.
+    """Key of cells that are one measurement of one number: runs, measure and printed value. The first run
+    stands for all: one of the tables may have more seeds.
     """
     printed = cell.published.value if cell.published else None
     return cell.experiments[0].id, cell.record_metric, printed
@@ -57,16 +55,16 @@ def _tables(known: Mapping[str, Record]) -> Iterator[tuple[TableSpec, list[Cell]
 
 
 def _decided(spec: TableSpec, known: Mapping[str, Record]) -> dict[str, tuple[Cell, Judgement]]:
-    """By address, the cells that are compared with the paper at one of the `DECIDING` profiles, where a table
+    """Cells, by address, that are compared with the paper at one of the `DECIDING` profiles, where a table
     may show another: there the baselines have more.
     """
-    found: dict[str, tuple[Cell, Judgement]] = {}
+    by_address: dict[str, tuple[Cell, Judgement]] = {}
     for profile in reversed(DECIDING):
         cells = spec.cells(profile)
         for cell, judged in zip(cells, judge(cells, known), strict=True):
             if judged.verdict in COMPARED:
-                found[cell.address] = cell, judged
-    return found
+                by_address[cell.address] = cell, judged
+    return by_address
 
 
 def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
@@ -83,35 +81,35 @@ def numbers(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     lines: dict[tuple[str, int], list[tuple[Cell, Judgement]]] = {}
     for spec, cells in _tables(known):
         decided = _decided(spec, known)
-        for cell, found in zip(cells, judge(cells, known), strict=True):
+        for cell, judgement in zip(cells, judge(cells, known), strict=True):
             if budget(cell.profile, cell.substitute) != FULL:
-                cell, found = decided.get(cell.address, (cell, found))
+                cell, judgement = decided.get(cell.address, (cell, judgement))
             if cell.published and cell.published.value is not None:
-                lines.setdefault((spec.paper, cell.published.line), []).append((cell, found))
+                lines.setdefault((spec.paper, cell.published.line), []).append((cell, judgement))
     # lines that the same runs measure, at the first of them
     first, repeats = dict[tuple[str, str, float | None], tuple[str, int]](), set[tuple[str, int]]()
     for line, sharing in lines.items():
-        seen = [identity(cell) for cell, found in sharing if found.seeds]
-        before = next((first[one] for one in seen if one in first), line)
+        seen = [identity(cell) for cell, judgement in sharing if judgement.seeds]
+        before = next((first[number] for number in seen if number in first), line)
         first |= dict.fromkeys(seen, before)
         if before != line:
-            lines[before] += [(cell, found) for cell, found in sharing if found.seeds]
+            lines[before] += [(cell, judgement) for cell, judgement in sharing if judgement.seeds]
             repeats.add(line)
     rows = []
     for line, sharing in lines.items():
-        done = [one for one in sharing if one[1].seeds]
-        cell, found = max(done or sharing, key=lambda one: VERDICTS.index(one[1].verdict))
-        own = any(one.experiments[0].algorithm == cell.paper for one, _ in sharing)
+        done = [pair for pair in sharing if pair[1].seeds]
+        cell, judgement = max(done or sharing, key=lambda pair: VERDICTS.index(pair[1].verdict))
+        own = any(other.experiments[0].algorithm == cell.paper for other, _ in sharing)
         level = budget(cell.profile, cell.substitute)
         kind, table = EXACT.get(cell.metric, "results"), sharing[0][0].table
-        verdict = REPEAT if line in repeats else found.verdict
+        verdict = REPEAT if line in repeats else judgement.verdict
         place = (line[0], table, line[1], own, kind, cell.profile, level)
-        rows.append((*place, verdict, found.difference))
+        rows.append((*place, verdict, judgement.difference))
     return pd.DataFrame(rows, columns=list(NUMBERS))
 
 
 def by_paper() -> pd.DataFrame:
-    """How many of `numbers` have each verdict, by kind: a column for each paper, whose lines add up to the
+    """Count the verdicts of `numbers`, by kind: a column for each paper, whose lines add up to the
     numbers that it prints. Settings are counted in one line.
     """
     rows = numbers()
@@ -133,7 +131,7 @@ def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
     same runs go with it. Costs and settings have no order here.
     """
     known = records() if measured is None else measured
-    found: dict[frozenset[tuple[str, str, float | None]], tuple[str, int, int]] = {}
+    pairs: dict[frozenset[tuple[str, str, float | None]], tuple[str, int, int]] = {}
     for spec, cells in _tables(known):
         for (_, metric), column in by_column(cells).items():
             if metric in EXACT or metric != spec.metrics[0]:
@@ -147,8 +145,8 @@ def directions(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
                     if side is not None:
                         pair = frozenset((identity(cell), identity(column[b])))
                         seeds = len(differences(rows[a], rows[b]))
-                        found.setdefault(pair, (spec.paper, side, seeds))
-    return pd.DataFrame(found.values(), columns=["paper", "ordered", "seeds"])
+                        pairs.setdefault(pair, (spec.paper, side, seeds))
+    return pd.DataFrame(pairs.values(), columns=["paper", "ordered", "seeds"])
 
 
 def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
@@ -165,10 +163,10 @@ def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
         if spec.compare == "none":
             continue
         for (column, metric), of in by_column(cells).items():
-            here = list(of.values())
-            found = None if metric in EXACT or unfair(here[0]) else _order(here, known)
-            if found:
-                rows.append((spec.paper, spec.table, column, metric, here[0].profile, *found))
+            methods = list(of.values())
+            order = None if metric in EXACT or unfair(methods[0]) else _order(methods, known)
+            if order:
+                rows.append((spec.paper, spec.table, column, metric, methods[0].profile, *order))
     names = ("paper", "table", "column", "metric", "profile", "methods", "seeds", "tau")
     return pd.DataFrame(rows, columns=[*names, "low", "high"]).dropna(subset="tau")
 
@@ -176,14 +174,14 @@ def orders(measured: Mapping[str, Record] | None = None) -> pd.DataFrame:
 def _order(cells: Sequence[Cell], known: Mapping[str, Record]) -> tuple[float, ...] | None:
     """Number of methods and of seeds, and tau with interval, of a column; None without an order."""
     rows = [
-        (float(cell.published.value), found)
+        (float(cell.published.value), by_seed)
         for cell in cells
-        if cell.published and cell.published.value is not None and (found := values(cell, known))
+        if cell.published and cell.published.value is not None and (by_seed := values(cell, known))
     ]
-    seeds = sorted(set.intersection(*(set(found) for _, found in rows))) if rows else []
+    seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in rows))) if rows else []
     if len(rows) < 3 or not seeds:
         return None
     printed = [value for value, _ in rows]
     near = margin(statistics.fmean(printed), cells[0].unit, cells[0].metric in EXACT)
-    scores = np.array([[found[seed] for _, found in rows] for seed in seeds])
+    scores = np.array([[by_seed[seed] for _, by_seed in rows] for seed in seeds])
     return (len(rows), len(seeds), *kendall(printed, scores, near))
