@@ -30,7 +30,7 @@ def fedcon(tmp_path_factory):
     (wheel,) = folder.glob("*.whl")
     venv.create(env)
     (packages,) = env.glob("lib/python*/site-packages")
-    subprocess.run([*pip, "--python", env, "install", *alone, wheel], check=True)
+    subprocess.run([*pip, "--python", env, "install", "--no-compile", *alone, wheel], check=True)
     (packages / "lent.pth").write_text("\n".join(site.getsitepackages()))  # PyTorch and the others
     here.mkdir()
 
