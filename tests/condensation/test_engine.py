@@ -117,12 +117,6 @@ def losses64(objective, images, step, averages=None):
     return torch.stack(losses)
 
 
-def running64(model):
-    layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
-    running = [(layer.running_mean.double(), layer.running_var.double()) for layer in layers]
-    return [list(running) for _ in range(2)]
-
-
 # --- condensation of both
 
 
@@ -148,7 +142,9 @@ def test_three_steps_of_condensation_in_float64(options):
         encoder.resample = lambda step: weight.copy_(centre + 0.2 * step * direction)
     if options.pop("running", False):
         options["normalisation"] = RunningAverage(start=LatentStatistics.running(model, 2))
-        averages = running64(model)
+        layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+        running = [(layer.running_mean.double(), layer.running_var.double()) for layer in layers]
+        averages = [list(running) for _ in range(2)]
     objective = make(encoder, iterations=3, **options)
     images, trace = condense(objective, noise(), GROUP)
 

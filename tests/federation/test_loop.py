@@ -108,10 +108,11 @@ def test_an_algorithm_measures_its_result_once_after_the_last_round(task, monkey
 def test_rounds_that_are_told_again_have_the_traffic_of_their_own_time(task, tmp_path):
     """A record that is killed while it hears of earlier rounds again must still add up."""
     path = tmp_path / "checkpoint.safetensors"
-    first, again = (
-        [result.ledger.total("up") for result in rounds(TINY, task=task, checkpoint=path)]
-        for _ in range(2)
-    )
+    begun = next(rounds(TINY, task=task, checkpoint=path))
+    results = [list(rounds(TINY, task=task, checkpoint=path)) for _ in range(2)]
+    told = [result.restored for result in (begun, *results[0])]
+    assert told == [False, True, False, False, False] and all(one.restored for one in results[1])
+    first, again = ([result.ledger.total("up") for result in one] for one in results)
     grown = [sum(total.values()) for total in again]
     assert len(again) > 1 and grown == sorted(set(grown)) and again[-1] == first[-1]
 

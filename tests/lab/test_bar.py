@@ -5,8 +5,7 @@ import pytest
 
 from core.federation import Ledger, RoundResult
 from core.progress import Stage
-from lab import bar, rounds
-from tests.algorithms.on_digits import on_digits
+from lab import bar
 
 STAGES = [Stage("clients", 10, 3), Stage("parts", 1), Stage("training", 80, 20)]
 RESULT = RoundResult(1, {"accuracy": 0.5}, 2**20, 2**21, {}, None, Ledger())
@@ -36,18 +35,6 @@ def test_the_rate_of_a_resumed_run_is_that_of_the_rounds_to_come(capsys, monkeyp
         monkeypatch.setattr(one, "_time", lambda: end)
         one.show(attrs.evolve(RESULT, round=3))
         assert "3/4" in str(one) and "2.0" in str(one)
-
-
-def test_rounds_from_a_checkpoint_are_told_from_others(tmp_path):
-    """Also where it has one round only."""
-    one = on_digits("fedavg", {"local_steps": 1}, rounds=3, clients=2)
-    file, seen = tmp_path / "c", []
-    for result in rounds(one, checkpoint=file):
-        seen.append(result.restored)
-        if result.round == 1:
-            break
-    seen += [result.restored for result in rounds(one, checkpoint=file)]
-    assert seen == [False, True, False, False]
 
 
 @pytest.mark.parametrize(("terminal", "every"), [(True, 1.0), (False, 30.0)])

@@ -23,13 +23,6 @@ def everything(model: nn.Module) -> dict[str, torch.Tensor]:
     return parameters | buffers
 
 
-def default_copy(kind: type[nn.Module], **options: object) -> nn.Module:
-    """The network as PyTorch itself initialises it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(11)
-        return kind(3, 32, 10, **options)
-
-
 @pytest.mark.parametrize("name", names())
 def test_weights_are_a_function_of_the_stream(name: str) -> None:
     """And of no global generator, which stays where it is."""
@@ -62,7 +55,9 @@ def test_distributions_are_pytorchs_defaults(
     name: str, kind: type[nn.Module], options: dict
 ) -> None:
     ours = build(name, 3, 32, 10, Rng(3), **options).state_dict()
-    theirs = default_copy(kind, **options).state_dict()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        theirs = kind(3, 32, 10, **options).state_dict()
     assert list(ours) == list(theirs)
     compared = 0
     for key, value in theirs.items():

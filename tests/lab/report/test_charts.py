@@ -144,15 +144,11 @@ def test_the_area_of_a_dot_is_the_number_of_samples():
     assert "3 clients" in figure.get_label() and "0 to 8 samples" in figure.get_label()
 
 
-def sheet(figure):
-    return figure.axes[0].images[0].get_array()
-
-
 def test_images_stand_in_rows_of_their_class():
     images = torch.zeros(5, 1, 4, 4, dtype=torch.uint8)
     images[4] = 255
     figure = condensed_images(images, torch.tensor([2, 0, 0, 2, 0]), ["x", "y", "z"])
-    pixels = sheet(figure)
+    pixels = figure.axes[0].images[0].get_array()
     assert (pixels[:4, 12:16, :3] == 1).all() and pixels[..., :3].sum() == 4 * 4 * 3
     assert pixels[5, :, 3].max() == 0  # gaps are transparent
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["x", "z"]

@@ -98,11 +98,6 @@ def measured(spec: TableSpec) -> dict[str, Record]:
     return {run.id: record(run) for run in runs}
 
 
-def in_markdown(text: str) -> str:
-    """As the book makes it: Markdown in which HTML is allowed."""
-    return MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
-
-
 def test_texts_of_a_table(spec):
     for known in ({}, measured(spec)):
         page = shown(tables.table("fedvck", 99, "laptop", measured=known)._repr_html_())
@@ -139,5 +134,7 @@ def test_names_of_classes_and_words_of_figures():
 
 def test_cells_of_the_tables_of_the_first_page():
     frame = pd.DataFrame({evil("head"): [evil("cell | 1"), "x"]})
-    page = shown(in_markdown(markdown_table(frame)))
+    # as the book makes it: Markdown in which HTML is allowed
+    made = MarkdownIt("commonmark", {"html": True}).enable("table")
+    page = shown(made.render(markdown_table(frame)))
     assert evil("head") in page and evil("cell | 1") in page

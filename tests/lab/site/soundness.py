@@ -38,10 +38,6 @@ def anchors(page: Path) -> set[str]:
     return set(map(unescape, _PLACE.findall(page.read_text(encoding="utf-8"))))
 
 
-def is_there(file: Path, fragment: str) -> bool:
-    return file.suffix != ".html" or fragment in anchors(file)
-
-
 def problems(site: Path, name: str) -> list[str]:
     """What is wrong with the file of a page."""
     page = site / f"{name}.html"
@@ -78,6 +74,7 @@ def broken_links(site: Path, page: Path) -> list[str]:
     for tag in read(page).find_all(["a", "img", "script", "link", "source", "iframe"]):
         for target in filter(None, (tag.get("href"), tag.get("src"))):
             parts = urlsplit(target)
+            place = unquote(parts.fragment)
             if parts.scheme or target.startswith("//"):
                 continue
             file = (page.parent / unquote(parts.path)).resolve() if parts.path else page.resolve()
@@ -85,7 +82,7 @@ def broken_links(site: Path, page: Path) -> list[str]:
                 found.append(f"the link {target} leaves the site")
             elif not file.is_file():
                 found.append(f"the link {target} leads nowhere")
-            elif parts.fragment and not is_there(file, unquote(parts.fragment)):
+            elif place and file.suffix == ".html" and place not in anchors(file):
                 found.append(f"the link {target} names a place that its page does not have")
     return found
 
