@@ -2,7 +2,8 @@
 
 import pytest
 
-from lab import Experiment, Record, importing, queue, record
+from lab import importing, queue, record
+from tests.lab.small_runs import put, written
 
 # asserts of this helper say what they compared, as those of tests do
 pytest.register_assert_rewrite("tests.e2e.mistakes")
@@ -15,19 +16,7 @@ def data_root(tmp_path, monkeypatch):
     """
     root, results = tmp_path / "data", tmp_path / "results"
     root.mkdir()
-    experiment = Experiment(algorithm="fedavg", dataset="digits", rounds=1)
-    metrics, none = {"accuracy": 0.5}, {"up": 0, "down": 0, "seconds": {}}
-    Record(
-        experiment,
-        {},
-        fingerprint="0" * 64,
-        environment={},
-        code="0" * 12,
-        status="complete",
-        rounds=[{"round": 1, "metrics": metrics, **none}],
-        metrics=metrics,
-        bytes={"up": {}, "down": {}},
-    ).save(results / "reference" / f"{experiment.id}.json")
+    put(results, written(), paper="reference")
     monkeypatch.setenv("FEDCON_DATA", str(root))
     monkeypatch.setattr(record, "RESULTS", results)
     monkeypatch.setattr(queue, "RESULTS", results)

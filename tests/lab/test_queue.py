@@ -4,7 +4,6 @@ import json
 import time
 
 import attrs
-import numpy as np
 import pytest
 import torch
 
@@ -13,6 +12,7 @@ from core.federation import Runtime
 from core.files import Busy, FileError, alone
 from lab import Record, TableSpec, queue
 from lab.__main__ import main
+from tests.data import layouts
 from tests.lab.small_runs import measured, put, small, written
 
 
@@ -200,15 +200,9 @@ def test_a_check_counts_what_was_computed_in_the_same_way_only(way, tmp_path):
 # --- a name may stand for other data tomorrow
 
 
-def own_set(path, seed: int, size: int = 16) -> None:
-    """A data set of the user's own, in MedMNIST's layout."""
-    draw = np.random.default_rng(seed)
-    arrays = {
-        f"{part}_{kind}": draw.integers(0, top, (24, *shape), dtype=np.uint8)
-        for part in ("train", "val", "test")
-        for kind, top, shape in (("images", 256, (size, size)), ("labels", 3, (1,)))
-    }
-    np.savez(path, **arrays)
+def own_set(path, more: int) -> None:
+    """A data set of the user's own of three classes and more."""
+    layouts.npz(path, 16, labels=3 + more)
 
 
 def dealt(path, samples: int) -> None:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from core import algorithms, models
@@ -13,6 +12,7 @@ from core.federation import Schedule, Task, distribute, rounds
 from core.rng import Rng
 from lab import Experiment, run
 from lab.__main__ import main
+from tests.data.test_folders import painted
 
 QUICK = {"local_steps": 2, "batch_size": 16}
 
@@ -109,15 +109,9 @@ def test_what_is_no_network_is_one_line(network, options, words):
 
 
 def test_hospitals_are_clients_and_each_has_its_score(tmp_path, capsys):
-    draws = np.random.default_rng(0)
-    for part in ("train", "test"):
-        for hospital in ("Bern", "St. Gallen (KSSG)", "Zürich"):
-            for label in ("ill", "well"):
-                place = tmp_path / "in" / part / hospital / label
-                place.mkdir(parents=True)
-                for number in range(4):
-                    pixels = draws.integers(0, 255, (8, 8), dtype=np.uint8)
-                    Image.fromarray(pixels).save(place / f"{number}.png")
+    hospitals = ("Bern", "St. Gallen (KSSG)", "Zürich")
+    parts = [f"{part}/{hospital}" for part in ("train", "test") for hospital in hospitals]
+    painted(tmp_path / "in", np.eye(8, dtype=np.uint8), ("ill", "well"), parts, each=4)
     assert main(["data", "convert", "xrays", str(tmp_path / "in")]) == 0
     given = ["--algorithm", "fedavg", "--dataset", "xrays", "--partition", "natural"]
     assert main(["run", *given, "--profile", "quick", "--rounds", "1", "--out", "out"]) == 0
