@@ -74,7 +74,7 @@ def parts_imported(nodes: list[ast.AST], package: str) -> set[str]:
 
 #: the most lines of Python that each part of the whole may have: what adds somewhere takes away
 #: somewhere. They only fall
-MOST_LINES = {"core": 20_000, "lab": 10_000, "benchmarks": 400, "tests": 24_225}
+MOST_LINES = {"core": 20_000, "lab": 10_000, "benchmarks": 400, "tests": 24_000}
 
 
 @pytest.mark.parametrize("part", MOST_LINES)

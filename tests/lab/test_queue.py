@@ -65,8 +65,11 @@ def test_the_queue_of_a_table_or_a_cell_as_it_is_shown_or_typed(only, address, q
     assert {item.experiment.algorithm for item in of_one} == {"feddm"}
 
 
-def test_a_table_is_run_at_the_profiles_that_it_names(tmp_path):
+def test_a_table_is_run_at_the_profiles_that_it_names(tmp_path, monkeypatch):
     """The sweep of budgets has runs at `converged`; a choice of settings, none."""
+    both = [TableSpec.find("fedvck", "budgets"), TableSpec.find("reference", "tuning")]
+    some = [*both, *TableSpec.of_paper("fedmk")]
+    monkeypatch.setattr(TableSpec, "all", lambda **named: some)
     for profile, ladder, tuning in (("converged", True, False), ("laptop", False, True)):
         items = queue.pending(profile, tmp_path)
         tables = {cell.rsplit("/", 2)[0] for item in items for cell in item.cells}
