@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import yaml
 
 from core import models
 from core.errors import InputError, brief, unknown
@@ -18,11 +19,11 @@ from lab.record import ADHOC, RESULTS, Record, records
 from lab.table import TableSpec
 
 #: settings that a method has no more, by the only value that records have of them
-GONE: dict[str, dict[str, Any]] = {
-    "feddm": {"stop_factor": None},
-    "fedgen": {"generated_steps": None},
-    "fedvck": {"stop_factor": None},
-}
+GONE: dict[str, dict[str, Any]] = yaml.safe_load("""{
+dc: {network_lr: 0.01}, dsa: {network_lr: 0.01}, feddf: {kept_apart: 0.1}, feddm: {stop_factor: null},
+fedgan: {warm_up: 1}, fedgen: {generated_steps: null, generator_weight_decay: 0.01},
+fediod: {gan_last_lr: 0.0}, fedvck: {stop_factor: null}, flmrcm: {identifier_width: 16},
+}""")
 
 
 @attrs.frozen

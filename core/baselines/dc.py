@@ -31,7 +31,6 @@ class Settings(CondensingSettings):
     matches: int | None = attrs.field(default=None, validator=whole(1, optional=True))
     #: steps of the network between two matches; None: as the authors' code has it
     network_steps: int | None = attrs.field(default=None, validator=whole(1, optional=True))
-    network_lr: float = attrs.field(default=0.01, validator=number(0, above=True))
 
     def __attrs_post_init__(self) -> None:
         if None in (self.matches, self.network_steps) and self.images_per_class not in LOOPS:

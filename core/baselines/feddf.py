@@ -29,6 +29,9 @@ from core.federation import CLASSIFICATION, SERVER, Message, State, Task, pack
 from core.federation.tensors import unpack
 from core.rng import Rng
 
+#: share of the auxiliary images that the student does not learn from, and is compared on
+HELD_OUT = 0.1
+
 
 @attrs.frozen(kw_only=True)
 class Settings(public.PublicData, fedavg.Settings):
@@ -48,8 +51,6 @@ class Settings(public.PublicData, fedavg.Settings):
     patience: int = attrs.field(default=1_000, validator=whole(1))
     #: batches between two looks
     check_every: int = attrs.field(default=100, validator=whole(1))
-    #: share of the auxiliary images that is kept apart to look at
-    kept_apart: float = attrs.field(default=0.1, validator=number(0, 0.9, above=True))
     #: auxiliary images in a round, drawn anew; None: all
     pool: int | None = attrs.field(default=None, validator=whole(2, optional=True))
     #: bound on the norm of the student's gradient
@@ -123,7 +124,7 @@ class FedDF(fedavg.FedAvg):
             raise InputError(
                 "FedDF learns from some auxiliary images and looks at others: give it two"
             )
-        apart = min(max(1, int(settings.kept_apart * len(images))), len(images) - 1)
+        apart = min(max(1, int(HELD_OUT * len(images))), len(images) - 1)
         best, best_at, weights = float("inf"), 0, pack(student)
         for done in range(0, settings.distill_steps, settings.check_every):
             steps = min(settings.check_every, settings.distill_steps - done)

@@ -71,8 +71,6 @@ class Settings(fedavg.Settings):
 
     #: synthetic images as a multiple of a client's own; with 0 the classifier is that of FedAvg
     share: float = attrs.field(default=1.0, validator=number(0))
-    #: rounds at the start in which no synthetic images are used
-    warm_up: int = attrs.field(default=1, validator=whole(1))
     #: Adam of both networks, its rate and beta_1 (Radford et al. 2016, and the code)
     gan_lr: float = attrs.field(default=2e-4, validator=number(0, above=True))
     gan_momentum: float = attrs.field(default=0.5, validator=beta_1)
@@ -116,7 +114,7 @@ class FedGAN(fedavg.FedAvg):
 
         images, labels = client.images, client.labels
         amount = round(self.settings.share * len(client))
-        if amount and message.whole("round") >= self.settings.warm_up:
+        if amount and message.whole("round"):  # not in the first
             more, of = draw(task, generator, amount, rng.at("synthetic"))
             images, labels = torch.cat([images, more]), torch.cat([labels, of])
         model = self.start(client, message)

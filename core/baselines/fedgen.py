@@ -72,7 +72,6 @@ class Settings(fedavg.Settings):
     #: what alpha, beta and the generator's learning rate are multiplied by after every round
     decay: float = attrs.field(default=0.98, validator=number(0, 1, above=True))
     generator_lr: float = attrs.field(default=3e-4, validator=number(0, above=True))
-    generator_weight_decay: float = attrs.field(default=1e-2, validator=number(0))
     #: features drawn for a step of the generator
     generator_batch: int = attrs.field(default=128, validator=whole(2))
     #: steps of the generator in a round

@@ -52,9 +52,7 @@ from core.training import Objective, adam, take_step
 
 @attrs.frozen(kw_only=True)
 class Settings(fedavg.Settings):
-    """Settings of FedAvg and of the alignment. `latents` and `identifier_width` have values of our
-    own, `identifier_lr` is the code's.
-    """
+    """Settings of FedAvg and of the alignment; `latents` is our own value, `identifier_lr` the code's."""
 
     #: the client that the others align with
     target: int = attrs.field(default=0, validator=whole(0))
@@ -62,15 +60,15 @@ class Settings(fedavg.Settings):
     latents: int = attrs.field(default=16, validator=whole(1))
     #: lambda_adv
     adversarial: float = attrs.field(default=1.0, validator=number(0))
-    identifier_width: int = attrs.field(default=16, validator=whole(1))
     identifier_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
 
 
 class Identifier(nn.Module):
     """C^k: a logit for each place of a latent map (N, D, h, w), positive for the client's own."""
 
-    def __init__(self, depth: int, *, width: int) -> None:
+    def __init__(self, depth: int) -> None:
         super().__init__()
+        width = 16  # our own value
         self.hidden = nn.Conv2d(depth, width, 1)
         self.out = nn.Conv2d(width, 1, 1)
 
@@ -180,7 +178,6 @@ class FLMRCM(fedavg.FedAvg):
         identifier = fresh(
             Identifier,
             latents.shape[1],
-            width=s.identifier_width,
             rng=Rng(rng.seed).at("identifier", client.id),
             device=client.task.runtime.device,
         )

@@ -39,6 +39,8 @@ Tensors = Mapping[str, torch.Tensor]
 AT_ONCE = {"cpu": 8, "cuda": 256}
 #: keeps the cosine of a gradient that is zero finite
 EPS = 1e-6
+#: eta_theta of Algorithm 1
+NETWORK_LR = 0.01
 #: images per class: how often images and network take turns, and the network's steps in between
 #: (the authors' code)
 LOOPS = {1: (1, 1), 10: (10, 50), 20: (20, 25), 30: (30, 20), 40: (40, 15), 50: (50, 10)}
@@ -54,7 +56,6 @@ class GradientMatching:
     matches: int = attrs.field(default=1, validator=whole(1))
     #: steps that the network takes on the condensed images between two matches
     network_steps: int = attrs.field(default=1, validator=whole(1))
-    network_lr: float = attrs.field(default=0.01, validator=number(0, above=True))
     image_lr: float = attrs.field(default=0.1, validator=number(0, above=True))
     image_momentum: float = attrs.field(default=0.5, validator=number(0, 1))
     #: real images per class and client in one batch
@@ -247,7 +248,7 @@ def _trained(
             mean = torch.zeros_like(value).index_add_(0, owner, slopes[name])
             mean /= groups_of.view(-1, *[1] * (value.ndim - 1))
             # theta <- theta - eta grad L(S)
-            weights[name] = value - problem.settings.network_lr * mean
+            weights[name] = value - NETWORK_LR * mean
     return weights
 
 

@@ -50,4 +50,4 @@ def test_dsa_is_dc_with_augmentation(task, clients):
     plain = uploaded(task, clients, "dc")
     assert torch.equal(uploaded(task, clients, "dsa"), plain)
     assert not torch.equal(uploaded(task, clients, "dsa", augmentation="crop"), plain)
-    assert not torch.equal(uploaded(task, clients, "dc", matches=2, network_lr=1.0), plain)
+    assert not torch.equal(uploaded(task, clients, "dc", matches=2), plain)

@@ -82,13 +82,12 @@ def test_it_stops_when_the_divergence_stands_still(monkeypatch, patience, taken)
     seen, mimic = [], public.mimic
     monkeypatch.setattr(public, "mimic", lambda *given: seen.append(given) or mimic(*given))
     often = {"distill_steps": 50, "check_every": 5, "patience": patience, "distill_lr": 1e-30}
-    often["kept_apart"] = 0.3
     images = public.public_images(plain, feddf().settings)[:100]
     ensemble = torch.randn(100, 10, generator=Rng(1).generator())
     feddf(**often)._distil(plain, plain.new_model(Rng(0)), images, ensemble, Rng(2))
     assert sum(given[7] for given in seen) == taken
-    # some are kept apart to look at, unless nobody will look
-    first = 0 if patience == 50 else 30
+    # a tenth is held out, unless nobody will look
+    first = 0 if patience == 50 else 10
     for given in seen:
         assert torch.equal(given[2], images[first:]) and torch.equal(given[3], ensemble[first:])
 

@@ -130,7 +130,7 @@ def test_a_run_in_which_the_target_was_never_heard_is_no_result(task):
 def test_the_identifier_goes_on_with_its_optimiser(task):
     """It steps with the network: two passes over the client's images in batches of four."""
     passes = {k: v for k, v in TINY.settings.items() if k != "local_steps"}
-    passes |= {"local_epochs": 2, "identifier_width": 3}
+    passes |= {"local_epochs": 2}
     algorithm = attrs.evolve(TINY, settings=passes).new_algorithm()
     client = make_clients(TINY, task)[0]
     message = algorithm.broadcast(aligning(algorithm, task), 0)
@@ -138,7 +138,7 @@ def test_the_identifier_goes_on_with_its_optimiser(task):
         algorithm.client_update(client, message, Rng(t))
         steps = {int(v) for name, v in client.memory.items() if "/adam/step/" in name}
         assert steps == {t * 2 * -(-len(client) // 4)}
-    assert client.memory["identifier/parameters/hidden.weight"].shape == (3, 16, 1, 1)
+    assert client.memory["identifier/parameters/hidden.weight"].shape == (16, 16, 1, 1)
 
 
 def test_the_target_tells_what_the_model_makes_of_images_drawn_from_its_own(task):

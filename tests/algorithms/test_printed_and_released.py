@@ -6,7 +6,7 @@ from core import algorithms
 
 #: MICCAI 2023, Sec. 3.2
 ONE_SHOT = {"server_lr": 0.01, "server_batch": 64, "server_epochs": 50, "server_decay": 1.0}
-GRADIENTS = {"iterations": 1000, "real_batch": 256, "image_lr": 0.1, "network_lr": 0.01}
+GRADIENTS = {"iterations": 1000, "real_batch": 256, "image_lr": 0.1}
 FEATURES = {"iterations": 20_000, "real_batch": 256, "image_lr": 1, "image_momentum": 0.5}
 ALL = "color_crop_cutout_flip_scale_rotate"
 LOSSES = {"reg": 1.0, "reg_temperature": 0.07, "kd_temperature": 20.0}

@@ -73,9 +73,8 @@ class Settings(LocalTraining):
         default="largest", validator=one_of("client", "largest", "smallest")
     )
 
-    #: Adam of G and D_k: a cosine from `gan_lr` to `gan_last_lr`, and its beta_1
+    #: Adam of G and D_k: a cosine from `gan_lr` to 0, and its beta_1
     gan_lr: float = attrs.field(default=1e-3, validator=number(0, above=True))
-    gan_last_lr: float = attrs.field(default=0.0, validator=number(0))
     gan_beta: float = attrs.field(default=0.9, validator=beta_1)
     #: "adam", or "sgd" with momentum 0.9
     student_optimiser: str = attrs.field(
@@ -239,4 +238,4 @@ class Settings(LocalTraining):
 
     def gan_rate(self, step: int, steps: int) -> float:
         """The learning rate of G and D_k in a step of so many."""
-        return cosine(self.gan_lr, self.gan_last_lr, step / steps)
+        return cosine(self.gan_lr, 0.0, step / steps)
