@@ -13,8 +13,6 @@ from tests.algorithms.on_digits import on_digits
 from tests.algorithms.on_drawings import on_nuclei
 
 BALANCED = SupervisedTraining(class_weights="balanced")
-
-
 TINY = on_digits("fedavg", model_options={"width": 4})
 
 

@@ -29,13 +29,6 @@ def pieces(task, clients):
     return make
 
 
-def drawn(algorithm, task, number):
-    """The random network of an iteration."""
-    encoder = LatentEncoder(algorithm.settings.encoder(task, Rng(0)))
-    initialise(encoder.model, Rng(7).at("network", number))
-    return encoder.model
-
-
 def test_every_iteration_matches_mean_features_at_another_random_network(task, pieces):
     """Three steps with momentum by autograd, under the augmentation of the real images."""
     algorithm, real, rngs, start = pieces(images_per_class=2, augmentation="scale_rotate")
@@ -44,7 +37,8 @@ def test_every_iteration_matches_mean_features_at_another_random_network(task, p
     images = algorithm.condense(task, real, start, Rng(7), rngs).flatten(0, 1)
     s, velocity, weights = start.flatten(0, 1), 0.0, []
     for step in range(3):
-        model = drawn(algorithm, task, step)
+        model = LatentEncoder(algorithm.settings.encoder(task, Rng(0))).model
+        initialise(model, Rng(7).at("network", step))
         weights.append(model.classifier.weight)
         rows, kind = objective.rows("batch", step), objective.augmentation(step)
         inputs = [

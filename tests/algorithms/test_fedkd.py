@@ -239,12 +239,13 @@ def test_a_private_client_answers_once(task):
 
 
 def test_those_who_answer_share_the_noise(task):
-    """Two of four clients a round add a half of it each, and none adds less."""
+    """Two of four clients a round add a half of it each, and none adds less. They send votes alone."""
     pytest.importorskip("opacus")
     some = attrs.evolve(tiny(private=True), active=2)
     first = next(rounds(some, task=task))
     assert first.state.meta["sharers"] == 2 and first.state.meta["answered"]
     algorithm, client = some.new_algorithm(), make_clients(some, task)[0]
+    assert [*map(set, algorithm.upload_format(first.state))] == [{"votes/noisy"}, set()]
     message = Message({}, algorithm.broadcast(first.state, 0).meta | {"sharers": 3})
     with pytest.raises(InputError, match=REFUSED):
         algorithm.client_update(client, message, Rng(0))
@@ -258,10 +259,3 @@ def test_a_sum_without_some_of_its_noise_is_refused(task):
     votes = Message({"votes/noisy": torch.zeros(state.meta["queries"], 10)})
     with pytest.raises(UploadError, match="3 of 4 clients answered"):
         algorithm.server_update(state, dict.fromkeys(range(3), votes), Rng(0))
-
-
-def test_a_private_upload_holds_votes_and_nothing_else(task):
-    pytest.importorskip("opacus")
-    algorithm = create(private=True)
-    tensors, meta = algorithm.upload_format(algorithm.initialise(task, Rng(0)))
-    assert set(tensors) == {"votes/noisy"} and not meta

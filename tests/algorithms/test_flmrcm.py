@@ -43,7 +43,7 @@ def test_the_identifier_learns_to_tell_and_the_encoder_is_pulled(task):
     algorithm = attrs.evolve(TINY, settings=TINY.settings | {"adversarial": 0.3}).new_algorithm()
     client, model, lr = make_clients(TINY, task)[0], task.new_model(Rng(1)), 1e-3
     latents = model.encode(task.inputs(client.images[:5]))[-1].detach() + 1
-    identifier = fresh(Identifier, latents.shape[1], width=4, rng=Rng(0))
+    identifier = fresh(Identifier, latents.shape[1], rng=Rng(0))
     weights = list(identifier.parameters())
     before = [w.detach().clone() for w in weights]
     images, labels = client.images[:4], client.labels[:4]
