@@ -148,7 +148,7 @@ sent.rename_axis("bytes of the whole run")
 # ```{solution} ex-quick-alpha
 # :class: dropdown
 #
-# With nearly equal clients the averaged model is there a round or a few earlier, stays, and ends far higher; with
+# With nearly equal clients the averaged model is there no later, stays, and ends far higher; with
 # unequal ones it can fall back. Try other seeds too, for one run is one draw of clients. Clients that are alike pull
 # the model in more similar directions, which [Federated learning](04_federated_learning) measures, so averaging loses less.
 # ```

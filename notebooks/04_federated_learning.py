@@ -8,7 +8,7 @@
 # $K$ clients have data that differ. A server wants one model that is good on all of them, and may not see the data.
 # So the clients train, the server combines, and both repeat. You will see
 #
-# - the goal, the split and the round as equations, each beside the lines of `core` that compute it;
+# - the goal, the split and the round as equations;
 # - why clients that differ pull the model apart, and three classic remedies;
 # - how far these are from training on all data, and what they send.
 
@@ -250,7 +250,7 @@ show(curves([run.record for run in runs], title=lesson.title))
 table("reference", 1, shown)
 
 # %% [markdown]
-# What is missing to *Centralized* is the price of keeping the data apart. `fedcon run --cell
+# The gap to *Centralized* is the price of keeping the data apart. `fedcon run --cell
 # reference/1/FedAvg/cifar10-0.05 --profile paper` runs a cell at full budget.
 
 # %% [markdown] tags=["slide"]
@@ -282,7 +282,7 @@ table("reference", 1, shown)
 # $$ (eq:robust-clip)
 #
 # Such rules bound what one client can do. They also bound what an honest client with rare classes can say: it looks
-# like a liar, and is left out like one. Two of the exercises measure both.
+# like a liar, and is left out like one. An exercise measures it.
 
 # %% [markdown] tags=["slide"]
 # ## Take away
@@ -365,7 +365,7 @@ assert abs(sent / bytes_per_mb - 12.2) < 0.05, (
 #
 # *Medium, 25 minutes.*
 #
-# Take the uploads of one round, turn the update of the client with the most samples round and make it ten times as long.
+# Take the uploads of one round, reverse the update of the client with the most samples and make it ten times as long.
 # How good is the next model by each rule of `core.server.aggregation.RULES`, with and without the poisoner? Compare
 # $\alpha = 10$ with $\alpha = 0.05$.
 # ```

@@ -221,10 +221,18 @@ gaps = {"constrained": layer_gaps(knowledge), "free": layer_gaps(free)}
 frame = pd.DataFrame(gaps).rename_axis("layer").reset_index()
 frame = frame.melt("layer", var_name="label", value_name="gap")
 frame["layer"] += 1
-show(lines(frame, "layer", "gap", title="Layer means, condensed and real"))
+show(
+    lines(
+        frame,
+        "layer",
+        "gap",
+        ylabel="gap (real deviations)",
+        title="Layer means, condensed and real",
+    )
+)
 
 # %% [markdown]
-# Nearer means need not teach more. What the constraint is worth in a federation is measured in [the
+# Not every layer need be nearer, and nearer means need not teach more. What the constraint is worth in a federation is measured in [the
 # ablations](14_fedvck_ablations).
 #
 # ## The wire
@@ -271,7 +279,7 @@ def learned(pictures, targets):
     }
 
 
-tags = ["slide"]
+# %% tags=["slide"]
 blind = (task, task.new_model(rng.at("blind")), *client[2:])
 first = [(labels == c).nonzero()[:images_per_class, 0] for c in labels.unique()]
 some = torch.cat(first)

@@ -126,8 +126,8 @@ for name in ("fedavg", "fedvck"):
 
 # %% [markdown]
 # Some targets of one client of FedAvg, from the one at which shadow models trained with it and without it differ most
-# to the one at which they differ least. Where these are clouds of their own, the attacked model's mark should belong
-# to the right one.
+# to the one at which they differ least. Where these are clouds of their own, the attacked model's mark mostly belongs
+# to the right one; an attack can also be wrong there.
 
 # %%
 evidence = outcomes["fedavg"].clients[0].evidence
@@ -191,7 +191,12 @@ for name, outcome in outcomes.items():
     sizes = [int(one.member.sum()) for one in each]
     rows[name] = membership.defence([one.auc for one in each])
     rows[f"{name}, by chance"] = membership.defence_by_chance(sizes)
-pd.DataFrame(rows).T.round(3)
+columns = {
+    "mia_auc_max": "largest AUC",
+    "mia_auc_mean": "mean AUC",
+    "mia_defense_rate": "defence rate",
+}
+pd.DataFrame(rows).T.rename(columns=columns).round(3)
 
 # %% [markdown]
 # So few images and clients decide nothing here; the point is the pair of rows. A statement on privacy needs the attack's
@@ -295,8 +300,8 @@ pd.DataFrame(
 # mixture.
 
 # %% [markdown]
-# The network attacked here is small and smooth, with fresh weights that are drawn large, so that the attack works well:
-# the best case for the attacker.
+# The network attacked here is small and smooth, with fresh weights that are drawn large: the best case for the attacker,
+# whose search still ends at a wrong image now and then.
 
 # %%
 data, half = task.dataset, -(-task.dataset.size // 2)
@@ -357,7 +362,14 @@ pictures = {
 show(image_rows(pictures, "What is restored from ..."))
 
 # %%
-pd.DataFrame(rows).groupby("attacked", sort=False).mean().round(1)
+by = pd.DataFrame(rows).groupby("attacked", sort=False)["PSNR (dB)"]
+by.agg(
+    **{
+        "images": "size",
+        "restored (above 20 dB)": lambda of: (of > 20).sum(),
+        "median PSNR (dB)": "median",
+    }
+).round(1)
 
 # %% [markdown]
 # The gradient on condensed images leads back to the condensed images at best, which the attacker has already. FedMK's
@@ -369,7 +381,7 @@ pd.DataFrame(rows).groupby("attacked", sort=False).mean().round(1)
 # - Membership is judged by image: easy ones are easy for every model {eq}`eq:pri-ratio`. An attack that knows nothing
 #   has a defence rate of one half, and a mean AUC above 0.5 {eq}`eq:pri-chance`.
 # - Some private image is always the nearest. Only images that played no part say how near is too near.
-# - A gradient on one image gives away its label and, in a small smooth network, the image.
+# - A gradient on one image gives away its label and, in a small smooth network, often the image.
 # - That no attack of one kind succeeds is no proof. Only [differential privacy](31_fediod_privacy) bounds all of them.
 #
 # ## Exercises

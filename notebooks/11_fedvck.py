@@ -191,7 +191,8 @@ show(
 # ## The server: which classes are confused?
 
 # %% [markdown] tags=["slide"]
-# Beside the images a client sends, for each class, the mean logits $f_{M_t}$ of its $n_{k,c}$ real images (Eq. 11).
+# Beside the images a client sends, for each class, the mean logits $f_{M_t}$ of its $n_{k,c}$ real images (Eq. 11;
+# the paper writes $M_{t-1}$ for the received model from here on).
 # The server averages these *logit prototypes* by numbers of images, $n_c = \sum_k n_{k,c}$ (Eq. 12):
 #
 # $$
@@ -279,7 +280,7 @@ pd.DataFrame(
 
 # %% [markdown] tags=["slide"]
 # *Feature prototypes* are the mean features $\psi$, before the last layer, of all condensed images of a class from the
-# rounds before, $\mathcal{S}_c^{0, \dots, t-1}$ (Eq. 14):
+# rounds before, $\mathcal{S}_c^{0, \dots, t-1}$ (Eq. 14; in the first round there are none):
 #
 # $$
 # \mathbf{f}_c^t = \frac{1}{|\mathcal{S}_c^{0, \dots, t-1}|}

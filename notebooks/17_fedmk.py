@@ -123,10 +123,10 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 
 # %% [markdown] tags=["slide"]
 # Let $\mathcal{D}^c$ be the client's $N^c$ samples, $\hat{\mathcal{D}}^c$ its condensed images, and $\mathcal{L}^c(\mathbf{w},
-# \mathcal{D})$ the mean loss of $\mathbf{w}$ on a set $\mathcal{D}$. It looks for (Eq. 4)
+# \mathcal{D})$ the mean loss of $\mathbf{w}$ on a set $\mathcal{D}$, weighted where weights $\phi$ are given. It looks for (Eq. 4)
 #
 # $$
-# \hat{\mathcal{D}}^{c,*} = \operatorname*{arg\,min}_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c)
+# \hat{\mathcal{D}}^{c,*} = \operatorname*{arg\,min}_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \phi^c, \mathcal{D}^c)
 # \quad \text{s.t.} \quad
 # \mathbf{w}^* = \operatorname*{arg\,min}_{\mathbf{w}^c} \mathcal{L}^c(\mathbf{w}^c, \hat{\mathcal{D}}^c) .
 # $$ (eq:mk-bilevel)
@@ -141,12 +141,12 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # $$ (eq:mk-inner)
 #
 # $$
-# \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c) = \frac{1}{N^c} \sum_i \phi_i^c \, \ell(\mathbf{w}^*, x_i^c, y_i^c)
+# \mathcal{L}^c(\mathbf{w}^*, \phi^c, \mathcal{D}^c) = \frac{1}{N^c} \sum_i \phi_i^c \, \ell(\mathbf{w}^*, x_i^c, y_i^c)
 # $$ (eq:mk-weighted)
 #
 # $$
 # \hat{\mathcal{D}}^c \leftarrow \hat{\mathcal{D}}^c
-# - \eta_S \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \mathcal{D}^c) .
+# - \eta_S \nabla_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \phi^c, \mathcal{D}^c) .
 # $$ (eq:mk-outer)
 
 # %% [markdown]
@@ -352,7 +352,7 @@ same(server.ensemble_cross_entropy(heads.logits(z), z_labels), pseudo)
 # says that the generator "models the distribution of uploaded meta knowledge", but the uploaded images are not in
 # {eq}`eq:mk-generator`.
 #
-# The accuracy and the bytes of the run (four byte a pixel: nothing keeps pixels within the range of an image):
+# The accuracy and the bytes of the run (four bytes a pixel: nothing keeps pixels within the range of an image):
 
 # %%
 run.per_round().round(2)

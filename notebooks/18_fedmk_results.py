@@ -43,9 +43,8 @@ best = None if shown == "best" else shown
 # > rates and the network for CIFAR-10 are ours.
 # >
 # > **Results.** In Table 1 FedMK comes near the paper on MNIST, and on CIFAR-10 with the network of FedGen's code; on
-# > CIFAR-100 it is below. Its baselines come out far above the paper. So the leads are others: on MNIST FedGen is ahead of FedMK after the last
-# > round, also with five classes a client; on CIFAR-100 FedMK leads by less; FedAvg at a tuned rate is ahead of it on MNIST and
-# > level on CIFAR-10. Which rounds are reported, and in which order a client takes its images, [matters as
+# > CIFAR-100 it is below. FedGen comes out above the paper. So the leads are others: on MNIST FedGen is ahead of FedMK
+# > after the last round, also with five classes a client, and FedAvg at a tuned rate is; on CIFAR-100 FedMK leads FedGen. Which rounds are reported, and in which order a client takes its images, [matters as
 # > much](19_fedmk_rules).
 # >
 # > **Easy.** A run takes minutes.

@@ -219,7 +219,7 @@ assert (O_T - after).square().sum() + (O_U - after).square().sum() < loss
 # $$ (eq:gdd-bytes)
 
 # %% [markdown]
-# It is less where a client lacks a class, and does not depend on the network. (Ten clients with ten colour images of 224
+# It is less where a client lacks a class, and does not depend on the network. (Ten clients with ten colour images of 224 by 224
 # pixels of each of two classes: 28.7 MB.) The server merges all uploads and trains its network from the random weights that it
 # began with.
 

@@ -47,8 +47,8 @@ best = None if shown == "best" else shown
 # > they test the order of methods, and no number.
 # >
 # > **Results.** On HAM10000 at alpha 1 GDD-FL with one image of a class from each client leads as many random real images; with
-# > ten it is behind them. FedAvg, behind it there in the paper, leads it in both cases. By centre GDD-FL with one image leads FedAvg, which
-# > then is near the chance level; with ten, and against random images, it is unclear. On BreastMNIST random images lead with ten.
+# > ten it is behind them. FedAvg, behind it there in the paper, leads it in both cases. By centre GDD-FL with one image leads FedAvg; with
+# > ten, and against random images, it is unclear. On BreastMNIST random images lead with ten.
 # >
 # > **Easy.** One round: the reported megabytes follow from the size of the images.
 # >

@@ -78,7 +78,7 @@ batch = task.inputs(train.images[train.labels == label][:48])
 # The batch is one class. Each image is shifted in both forms, and drawn as the encoder sees it.
 
 # %%
-forms = {"dsu": "dsu", "Eq. 2 as written": "as_printed"}
+forms = {"dsu": "dsu", "line after Eq. 2": "as_printed"}
 strips = {"real": batch} | {
     name: shift.uncertain_shift(batch, 1.0, Rng(seed).at("shift"), form)
     for name, form in forms.items()
@@ -104,7 +104,7 @@ show(
 )
 
 # %% [markdown]
-# In DSU's form the cloud stays where it is and becomes wider. In the form `as_printed` the new mean is $\hat\sigma$ and
+# In DSU's form the cloud stays where it is and becomes wider. In the form `as_printed`, the line after Eq. 2, the new mean is $\hat\sigma$ and
 # the new deviation $|\hat\mu|$: the cloud jumps to where both have changed places. Where an image's $|\mu|$ is smaller
 # than its $\sigma$ it loses contrast, and where $\hat\mu < 0$ it becomes its negative. Pixels reach from $-1$ to $1$
 # here, so a dark image has a mean below zero.
@@ -243,9 +243,9 @@ variants = {
     "no shift (DM)": ("dm", {}),
     "no shift, twice the step": ("gddfl", {"shift_probability": 0}),
     "dsu, image channels": ("gddfl", {}),
-    "Eq. 2 as written, image channels": ("gddfl", {"shift": "as_printed"}),
+    "line after Eq. 2, image channels": ("gddfl", {"shift": "as_printed"}),
     "dsu, inner layer": ("gddfl", {"shift_layer": 1}),
-    "Eq. 2 as written, inner layer": (
+    "line after Eq. 2, inner layer": (
         "gddfl",
         {"shift": "as_printed", "shift_layer": 1},
     ),

@@ -69,7 +69,7 @@ show(lesson.partition_plot())
 # %% [markdown] tags=["slide"]
 # ## Stage one: teachers
 #
-# Plain training on the client's own data. Teachers may have different architectures (`teacher_models`). A teacher
+# Plain training on the client's own data. A client sends its class counts once. Teachers may have different architectures (`teacher_models`). A teacher
 # can hardly be better than the share of the test images whose class it has seen.
 
 # %%
@@ -271,7 +271,7 @@ show(
 # $$ (eq:iod-importance)
 #
 # $$
-# A(z_1, \dots, z_K, x) = \sum_{k=1}^{K} \pi_k(x) \odot z_k .
+# A(z_1, \dots, z_K, x)^c = \sum_{k=1}^{K} \pi_k^c(x) \, z_k^c .
 # $$ (eq:iod-ensemble)
 
 # %%
@@ -321,8 +321,8 @@ show(dots(frame, "accuracy (%)", "Teachers, their ensembles, and the student"))
 # %% [markdown] tags=["slide"]
 # ## Take away
 #
-# - Networks stay at the clients. Images, answers and gradients travel, in every step; [bytes](08_communication)
-#   compares this with FedAvg.
+# - Networks stay at the clients. Images, answers and gradients travel, in every step.
+#   [Bytes](08_communication) compares this with FedAvg.
 # - A good query image looks real, makes each teacher sure and the teachers differ {eq}`eq:iod-together`, and is hard
 #   for the student {eq}`eq:iod-generator`.
 # - The student imitates logits {eq}`eq:iod-mimic`, mixed by class and image {eq}`eq:iod-ensemble`.

@@ -311,8 +311,9 @@ pd.DataFrame(
 # ```
 #
 # A second doubt: the row that says which of the two columns with $\tau = 1$ has the weights `*`, which we take as
-# weights by class only, is lost. Here `*` is the lower one. By how many points does each step change the accuracy?
-# Differences with 90% intervals over paired seeds; from the second row to the third, three things change at once.
+# weights by class only, is lost. Here `*` is the column with the lower accuracy. By how many points does each step change the accuracy?
+# Differences with 90% intervals over paired seeds; from the second row to the third, the
+# mimic loss, $\tau$ and the weights change at once.
 
 # %%
 reported = table_frame("fediod", 6, best).dropna(subset="printed")
@@ -340,14 +341,14 @@ for column, of in changes.groupby("column", sort=False):
 table("fediod", 6, best)
 
 # %% [markdown]
-# A line that contains 0 says nothing about its step. The [results](29_fediod_results) show why few of these runs learn.
+# A line that contains 0 does not show the sign of its step. The [results](29_fediod_results) show why few of these runs learn.
 #
 # ## Variants that learn
 #
 # With the authors' losses and networks, ten times their rates and teachers of 1,000 steps, students learn ([how that was
 # found](29_fediod_results)). Here terms come back one by one on MNIST, with the factors and forms of their script: its
 # uniqueness rewards teachers that *agree* {eq}`eq:ior-released`, so this does not test the paper's. Each row minus
-# *GAN, Eq. 2*, which ran on another machine, so that its pairs share seeds and not teachers:
+# *GAN, Eq. 2*, which ran on another machine, so that its pairs share seeds and not teachers (a dot without a line is one seed):
 
 # %%
 added = gains("fediod", "variants", "accuracy", "GAN, Eq. 2", best)

@@ -43,8 +43,9 @@ from lab.report.charts import canvas
 from lab.report.claims import PAPERS, VERDICTS, claims_frame, claims_table
 from lab.report.intervals import OUTCOMES, interval
 from lab.report.style import sentences
+from lab.report.tallies import identity
 from lab.report.tuning import PROFILE, tuning_table
-from lab.report.verdict import compare, judge, values
+from lab.report.verdict import COMPARED, compare, judge, values
 
 # %% [markdown]
 # ## Claims
@@ -114,16 +115,18 @@ pd.crosstab(directions()["ordered"], directions()["paper"])
 
 # %% [markdown]
 # How many verdicts on accuracies are false by chance? If no method differed from the paper, about one in twenty would be
-# *different* all the same. The table has how many cells have each verdict, and would have if a paper's number without a deviation
-# were a single run, or exact:
+# *different* all the same. The table has how many numbers have each verdict, before budgets and choices are weighed, and would have
+# if a paper's number without a deviation were a single run, or exact:
 
 # %%
-known, rows = records(), []
+known, rows, seen = records(), [], set()
 for paper, profile in (("fedmk", "paper"), ("fedvck", "converged")):
     for spec in TableSpec.of_paper(paper):
         cells = spec.cells(profile) if spec.table.isdigit() else []
         for cell, judged in zip(cells, judge(cells, known), strict=True):
-            if judged.verdict in OUTCOMES and cell.metric == "accuracy":
+            new = judged.verdict in COMPARED and identity(cell) not in seen
+            if new and cell.metric == "accuracy":
+                seen.add(identity(cell))
                 found = [*values(cell, known).values()]
                 reported, std = cell.published.value, cell.published.spread
                 by = compare(reported, found, "percent", std, looks=cell.looks)
@@ -132,9 +135,7 @@ for paper, profile in (("fedmk", "paper"), ("fedvck", "converged")):
                     other = [
                         attrs.evolve(by, printed_seeds=n) for n in (1, 10**9)
                     ]
-                rows.append(
-                    [judged.verdict, *(str(one.outcome) for one in other)]
-                )
+                rows.append([str(one.outcome) for one in (by, *other)])
 columns = ["three runs (as here)", "one run", "exact"]
 verdicts = pd.DataFrame(rows, columns=columns)
 counts = verdicts.apply(pd.Series.value_counts).reindex(OUTCOMES)
@@ -207,7 +208,7 @@ table("reference", "crops", PROFILE)
 # ### Speed
 #
 # Whole runs beside a loop written the way released code is, or beside other people's code, in pairs in one process
-# (`benchmarks/`): below 1 the other was faster. Names of benches say the processor's vectors and the precision.
+# (`benchmarks/`): below 1 the other was faster. Names say the processor's vectors and the precision.
 
 # %%
 bench = {
@@ -215,20 +216,14 @@ bench = {
     for path in sorted((REPOSITORY / "book" / "bench").glob("*.json"))
 }
 rates = pd.DataFrame(
-    {"bench": name, "run": run, "beside": one.get("beside", "plain")}
+    {"name": f"{run} beside {one['beside']}, {name.partition('-')[2]}"}
     | {"rate": f"{one['rate']:,.0f} {found['unit']}", **one["ratio"]}
     for name, found in bench.items()
     for run, one in found["contestants"].items()
     if "ratio" in one
 )
-whole = rates[rates["beside"] == "plain"]
 ends = {"median": "value", "lowest": "low", "highest": "high"}
-whole = whole.rename(columns=ends)
-whole = whole.assign(name=whole["run"] + ", " + whole["bench"].str[4:])
-show(dots(whole, "times as fast as a plain loop, median and range"))
-
-# %% tags=["hide-output"]
-sentences(rates.rename(columns={"median": "times"}).round(2))
+show(dots(rates.rename(columns=ends), "times as fast, median and range"))
 
 # %% [markdown]
 # ### Precision

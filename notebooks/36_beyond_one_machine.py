@@ -31,7 +31,6 @@ seed = 0
 
 # %% tags=["hide-input"]
 import heapq
-import json
 
 import pandas as pd
 import torch
@@ -39,7 +38,6 @@ import torch
 from core.federation import Ledger
 from core.rng import Rng
 from lab import records
-from lab.record import REPOSITORY
 from lab.report import source
 from lab.report.style import sentences
 
@@ -101,27 +99,8 @@ pd.DataFrame(
 #
 # The other way to be large is a run with many clients. A client here is an index over the one array of training images,
 # which the system maps into memory, and makes its images when it is asked for them. Methods that condense serve clients
-# in chunks: at most 1,000 groups, a group being one class of one client, are condensed at once. A round
-# with 10, 100 and 1,000 clients, each row in a process of its own (`benchmarks/`; one step of each client):
-
-# %%
-measured_growth = json.loads(
-    min((REPOSITORY / "book" / "bench").glob("clients-*.json")).read_text()
-)
-growth = pd.DataFrame(
-    {
-        "round": row,
-        "seconds": one["seconds"],
-        "seconds a client": one["seconds_per_client"],
-        "peak memory (MB)": one["peak_memory"] / 2**20,
-    }
-    for row, one in measured_growth["contestants"].items()
-).set_index("round")
-growth.round({"seconds": 1, "seconds a client": 3, "peak memory (MB)": 0})
-
-# %% [markdown]
-# What grows for FedAvg are the models that a round uploads, which the server holds until it averages; for FedVCK the
-# images.
+# in chunks: at most 1,000 groups, a group being one class of one client, are condensed at once. What grows with clients are
+# the models that a round of FedAvg uploads, which the server holds until it averages; for FedVCK the images.
 #
 # ## Three hospitals: the wire
 #
@@ -209,10 +188,10 @@ growth.round({"seconds": 1, "seconds a client": 3, "peak memory (MB)": 0})
 # ```
 #
 # Before the server computes anything, an upload must have at most the bytes that its form allows, must answer the
-# question of this round, and passes the checks of `core.federation.validation`. What fails is refused by name.
+# call of this round, and passes the checks of `core.federation.validation`. What fails is refused by name.
 #
-# Every method of this book runs so but centralized training, which needs the data themselves. FedIOD asks its clients
-# two questions in each step of its distillation, and one more for each step of the student on fresh images; a client
+# Every method of this book runs so but centralized training, which needs the data themselves. FedIOD calls its
+# clients twice in each step of its distillation, and one more for each step of the student on fresh images; a client
 # may be another process at each: it keeps its networks in its memory, and computes once more what it needs of the step.
 # Where a table tests the clients' own networks (FedMD, FedDistill, standalone training), these cross the network for
 # the test alone, because the test images are the server's.
@@ -334,7 +313,7 @@ pd.DataFrame(
 # The runs of this book draw all random numbers from one seed that the server knows, so that they can be repeated; it could
 # subtract noise that comes from this seed. So across a network each hospital draws noise from a secret of its own, and a
 # client of private FedKD ([FedIOD and privacy](31_fediod_privacy)) refuses a query that asks for less noise than the
-# settings of the run say. That is a check, not a guarantee:
+# settings of the run say. That is a check, not a guarantee. Limits remain:
 #
 # * Each run has a budget of its own. A hospital limits all runs together with `epsilon=8` in its `--node-config`: it then
 #   keeps an account in its memory folder, and answers no run without noise, or beyond what is left. The account does not

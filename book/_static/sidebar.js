@@ -18,5 +18,13 @@ document.addEventListener("DOMContentLoaded", () => {
     part.append(summary, pages);
     caption.replaceWith(part);
   }
+  // a link to another part says so
+  const partOf = (link) => link?.closest("details")?.querySelector("summary").textContent.trim();
+  const here = partOf(contents?.querySelector(".current.active > a"));
+  for (const link of document.querySelectorAll(".prev-next-area a")) {
+    const entry = [...(contents?.querySelectorAll("a") ?? [])].find((one) => one.href === link.href);
+    const part = partOf(entry);
+    if (part && part !== here) link.querySelector(".prev-next-title").prepend(`${part}: `);
+  }
   contents?.querySelector(".current.active")?.scrollIntoView({ block: "center" });
 });

@@ -208,8 +208,8 @@ def judge(claim: Claim, measured: Mapping[str, Record] | None = None) -> Finding
         return Finding(KINDS[kind], getattr(claim, kind))
     asked, observed = claim.ahead, tuple(leads(claim, records() if measured is None else measured))
     if not observed:
-        specs = (TableSpec.find(claim.paper, table) for table in asked.tables)
-        return Finding("not measured", "; ".join(spec.unfair for spec in specs if spec.unfair))
+        reasons = (TableSpec.find(claim.paper, table).unfair for table in asked.tables)
+        return Finding("not measured", "; ".join(dict.fromkeys(filter(None, reasons))))
     counted = [lead for lead in observed if lead.in_full or lead.learned]
     ahead = sum(lead.above(asked.by) for lead in counted)
     behind = sum(lead.below(asked.by) for lead in counted)

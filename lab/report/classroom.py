@@ -127,7 +127,7 @@ def plain(text: str) -> str:
     text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\n\$\$ \(eq:([\w-]+)\)", lambda at: f"\\tag{{{_number(at[1])}}}\n$$", text)
     text = re.sub(r"\{eq\}`eq:([\w-]+)`", lambda at: f"({_number(at[1])})", text)
-    text = re.sub(r" ?\{cite:[pt]\}`[^`]*`", "", text)
+    text = re.sub(r"\s*\{cite:[pt]\}`[^`]*`", "", text)
     text = re.sub(r"\{(?:term|doc|ref)\}`(?:([^`<]+?) *<[^`>]*>|([^`]+))`", r"\1\2", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 

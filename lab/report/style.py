@@ -20,15 +20,14 @@ PALETTE = (
 #: places in the palette of methods that are in many figures: the papers' own, and usual baselines
 PLACES = {
     **dict.fromkeys(("FedVCK", "FedMK", "GDD-FL", "FedIOD"), 0),
-    "FedAvg": 1,
     **dict.fromkeys(("FedDM", "DM", "FedKD"), 2),
-    "FedGen": 3,
-    "FedProx": 4,
-    "R.S.": 5,
+    **dict.fromkeys(("R.S.", "FedDistill"), 5),
+    **{"FedAvg": 1, "FedGen": 3, "FedProx": 4, "FedEnsemble": 6},
 }
 INK, RULE = "#2b2b2b", "#c9c9c8"
 #: colours of a drawing that `page.css` replaces on a dark page
-DARK = {INK: "#dcdcdc", RULE: "#4a4a4b", "#0072b2": "#4aa8e0", "#009e73": "#2fc39a"}
+DARK = {INK: "#dcdcdc", RULE: "#4a4a4b"}
+DARK |= {"#0072b2": "#3d8fe0", "#56b4e9": "#a5dcff", "#009e73": "#2fc39a"}
 #: style sheet of tables and drawings, which each output of a notebook brings with it
 CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 #: matplotlib settings of every figure

@@ -5,8 +5,7 @@ substitute), with all seeds that the table asks for (at least three) the mean is
 intervals over the seeds (`lab.report.intervals`):
 
 * **equivalent**: the 90% interval of measured minus printed lies within a margin, `MARGINS`;
-* **different**: the paper's number is beyond the margin, and the 95% interval of measured minus printed
-  leaves out 0;
+* **different**: the paper is beyond the margin, and the 95% interval of measured minus printed leaves out 0;
 * **inconclusive**: neither, and a difference of two and a half margins could have been missed. The
   reason says how large a difference would be found, and how many seeds would decide;
 * **consistent**: the rest.
