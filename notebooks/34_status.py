@@ -43,7 +43,7 @@ from lab.report.charts import canvas
 from lab.report.claims import PAPERS, VERDICTS, claims_frame, claims_table
 from lab.report.intervals import OUTCOMES, interval
 from lab.report.style import sentences
-from lab.report.tallies import identity
+from lab.report.totals import identity
 from lab.report.tuning import PROFILE, tuning_table
 from lab.report.verdict import COMPARED, compare, judge, values
 
