@@ -87,10 +87,10 @@ class Outcome:
         each = list(self.clients.values())
 
         def joined(name: str, of: Sequence[object]) -> np.ndarray:
-            return np.concatenate([getattr(one, name) for one in of], axis=-1)
+            return np.concatenate([getattr(part, name) for part in of], axis=-1)
 
         names = [field.name for field in attrs.fields(Evidence)]
-        seen = Evidence(*(joined(name, [one.evidence for one in each]) for name in names))
+        seen = Evidence(*(joined(name, [verdicts.evidence for verdicts in each]) for name in names))
         return Verdicts(seen, joined("online", each), joined("offline", each))
 
     def metrics(self) -> dict[str, float]:
@@ -98,24 +98,27 @@ class Outcome:
         all uploads; `mia_server_...`, on the server's model; `mia_nearest_pixels_...`, by the nearest
         upload; `mia_auc/3`, of client 3.
         """
-        together = self.together()
-        offline = [membership.auc(one.offline, one.member) for one in self.clients.values()]
-        found = membership.defence([one.auc for one in self.clients.values()])
-        found |= {"mia_auc": together.auc, "mia_offline_auc_mean": sum(offline) / len(offline)}
-        found["mia_server_auc"] = self.server.auc
-        for kind, one in (("", together), ("server_", self.server)):
+        together, each = self.together(), self.clients.values()
+        offline = [membership.auc(judged.offline, judged.member) for judged in each]
+        metrics = membership.defence([judged.auc for judged in each])
+        metrics |= {"mia_auc": together.auc, "mia_offline_auc_mean": sum(offline) / len(offline)}
+        metrics["mia_server_auc"] = self.server.auc
+        for kind, judged in (("", together), ("server_", self.server)):
             for rate in membership.RATES:
-                share = membership.true_positives(one.online, one.member, rate)
-                found[f"mia_{kind}tpr_{rate:g}"] = share
+                share = membership.true_positives(judged.online, judged.member, rate)
+                metrics[f"mia_{kind}tpr_{rate:g}"] = share
         for space, near in self.nearest.items():
-            aucs = [membership.auc(near[id_], one.member) for id_, one in self.clients.items()]
+            aucs = [
+                membership.auc(near[id_], judged.member) for id_, judged in self.clients.items()
+            ]
             scores = np.concatenate([near[id_] for id_ in self.clients])
             share = membership.true_positives(scores, together.member, 0.01)
-            found[f"mia_nearest_{space}_auc_mean"] = membership.defence(aucs)["mia_auc_mean"]
-            found[f"mia_nearest_{space}_tpr_0.01"] = share
-        for id_, one in self.clients.items():
-            found |= {f"mia_auc/{id_}": one.auc, f"mia_members/{id_}": float(one.member.sum())}
-        return found
+            metrics[f"mia_nearest_{space}_auc_mean"] = membership.defence(aucs)["mia_auc_mean"]
+            metrics[f"mia_nearest_{space}_tpr_0.01"] = share
+        for id_, judged in self.clients.items():
+            metrics[f"mia_auc/{id_}"] = judged.auc
+            metrics[f"mia_members/{id_}"] = float(judged.member.sum())
+        return metrics
 
 
 def check_can_be_attacked(task: Task, algorithm: Algorithm) -> None:
@@ -159,16 +162,16 @@ def attack(
     real, draws = Rng(seed).at("round", 1), Rng(seed).at("attack")
     asked = aimed(select(clients, algorithm.schedule.active, real.at("select")), draws)
     masks = {
-        id_: membership.draw(one.labels, settings.shadows, draws.at("shadows", id_))
-        for id_, one in asked.items()
+        id_: membership.draw(target.labels, settings.shadows, draws.at("shadows", id_))
+        for id_, target in asked.items()
     }
 
     def run(number: int) -> Scores | None:
         if not in_time():
             return None
         cast = [
-            one.shadow(masks[id_][number - 1]) if number else one.client.copy()
-            for id_, one in asked.items()
+            target.shadow(masks[id_][number - 1]) if number else target.client.copy()
+            for id_, target in asked.items()
         ]
         draw = real.at("shadow", number - 1) if number else real
         return scores(algorithm, state, asked, cast, draw)
@@ -252,23 +255,23 @@ def shared_out(clients: Sequence[Client], rng: Rng) -> list[torch.Tensor]:
     """
     labels = clients[0].task.dataset.test.labels
     order = torch.randperm(len(labels), generator=rng.generator())
-    found = [list[torch.Tensor]() for _ in clients]
+    per_client = [list[torch.Tensor]() for _ in clients]
     for c, held in enumerate(torch.stack([client.class_counts for client in clients]).T.tolist()):
         free, total = order[labels[order] == c], max(sum(held), 1)
         sizes = [n * min(len(free), total) // total for n in held]
-        for mine, rows in zip(found, free[: sum(sizes)].split(sizes), strict=True):
-            mine.append(rows)
-    return [torch.cat(mine) for mine in found]
+        for own, rows in zip(per_client, free[: sum(sizes)].split(sizes), strict=True):
+            own.append(rows)
+    return [torch.cat(own) for own in per_client]
 
 
 def aimed(chosen: Sequence[Client], draws: Rng) -> dict[int, Targets]:
     """The targets of each client of a round, by number, if any. InputError where all have none."""
     rows = shared_out(chosen, draws.at("outside"))
     drawn = [
-        targets(client, draws.at("targets", client.id), mine)
-        for client, mine in zip(chosen, rows, strict=True)
+        targets(client, draws.at("targets", client.id), outside)
+        for client, outside in zip(chosen, rows, strict=True)
     ]
-    asked = {one.client.id: one for one in drawn if len(one.labels)}
+    asked = {target.client.id: target for target in drawn if len(target.labels)}
     if not asked:
         raise InputError("no client has a class that the test set has, so there are no targets")
     return asked
@@ -282,13 +285,13 @@ def targets(client: Client, rng: Rng, rows: torch.Tensor | None = None) -> Targe
     order = torch.randperm(len(client), generator=rng.at("inside").generator()).to(device)
     others = torch.randperm(len(test), generator=rng.at("outside").generator())
     others = others if rows is None else others[torch.isin(others, rows)]
-    mine, unseen = [], []
+    members, unseen = [], []
     for c in client.labels.unique().tolist():
         own, free = order[client.labels[order] == c], others[test.labels[others] == c]
         size = min(len(own), len(free))
-        mine.append(own[:size])
+        members.append(own[:size])
         unseen.append(free[:size])
-    inside, outside = torch.cat(mine), torch.cat(unseen)
+    inside, outside = torch.cat(members), torch.cat(unseen)
     known = torch.ones(len(client), dtype=torch.bool, device=device)
     known[inside] = False
     return Targets(
@@ -320,10 +323,8 @@ def scores(
     def sure(model: nn.Module | list[nn.Module], of: Iterable[Targets]) -> torch.Tensor:
         if isinstance(model, list):
             raise InputError("the attack needs a method with one model on the server")
-        each = (
-            membership.confidence(state.task.outputs(model, one.images), one.labels) for one in of
-        )
-        return torch.cat([*each]).cpu()
+        answers = ((state.task.outputs(model, target.images), target.labels) for target in of)
+        return torch.cat([membership.confidence(*pair) for pair in answers]).cpu()
 
     @torch.no_grad()
     def features(images: torch.Tensor) -> torch.Tensor:
@@ -332,18 +333,19 @@ def scores(
             return torch.cat([embed(part).float() for part in parts])
 
     whole: Any = algorithm.model(after)
-    found = {SERVER: sure(whole, asked.values())}
-    for id_, one in asked.items():
+    by_name = {SERVER: sure(whole, asked.values())}
+    for id_, target in asked.items():
         alone, upload = algorithm.server_update(state, {id_: uploads[id_]}, server), uploads[id_]
-        found[str(id_)] = sure(algorithm.model(alone), [one])
+        by_name[str(id_)] = sure(algorithm.model(alone), [target])
         if "images" in upload.tensors:
-            own, sent = state.task.inputs(one.images), inputs(state.task, upload.tensors["images"])
-            for space, pair in zip(
-                SPACES, ((own, sent), (features(own), features(sent))), strict=True
-            ):
-                mine, theirs = zip(pair, (one.labels, upload.tensors["labels"]), strict=True)
-                found[f"{space}/{id_}"] = nearest_upload(mine, theirs).cpu()
-    return found
+            labels = target.labels, upload.tensors["labels"]
+            own = state.task.inputs(target.images)
+            sent = inputs(state.task, upload.tensors["images"])
+            pairs = (own, sent), (features(own), features(sent))
+            for space, pair in zip(SPACES, pairs, strict=True):
+                originals, uploaded = zip(pair, labels, strict=True)
+                by_name[f"{space}/{id_}"] = nearest_upload(originals, uploaded).cpu()
+    return by_name
 
 
 def _no_single_upload(algorithm: Algorithm, also: str = "") -> InputError:
@@ -359,23 +361,23 @@ def servers_view(
     """The state after a round, and what the server made it of: the one upload of each client. Raises
     InputError for a method that asks for no such upload, or for images beside it.
     """
-    listening, heard, large = copy.copy(algorithm), [], []
+    listening, received, large = copy.copy(algorithm), [], []
 
     def listen(state: State, uploads: Mapping[int, Message], rng: Rng) -> State:
-        heard.append((state, uploads, rng))
+        received.append((state, uploads, rng))
         return algorithm.server_update(state, uploads, rng)
 
     def listen_to(call: str, *given: Any, **named: Any) -> dict[int, Message]:
         answers = algorithm.call_clients(call, *given, **named)
-        tensors = [one for answer in answers.values() for one in answer.tensors.values()]
-        if any(one.ndim > 2 for one in tensors):  # images, or the weights of a convolution
+        tensors = [tensor for answer in answers.values() for tensor in answer.tensors.values()]
+        if any(tensor.ndim > 2 for tensor in tensors):  # images, or the weights of a convolution
             large.append(call)
         return answers
 
     listening.server_update = listen  # type: ignore[method-assign]
     listening.call_clients = listen_to  # type: ignore[method-assign]
     after = listening.round(state, clients, Ledger.aside(), rng)
-    if len(heard) != 1 or len(large) > 1:
+    if len(received) != 1 or len(large) > 1:
         also = f", as it asks for {' and '.join(large)}" if len(large) > 1 else ""
         raise _no_single_upload(algorithm, also)
-    return after, heard[0]
+    return after, received[0]

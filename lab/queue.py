@@ -246,9 +246,7 @@ def failed_before(experiment: Experiment, paper: str, out: Path | None = None) -
 
 
 def in_shard(experiment: Experiment, shard: str) -> bool:
-    """Return whether an experiment is in a part of the queue, such as "3/16". InputError for another
-    text.
-    """
+    """Return whether an experiment is in a part of the queue, "3/16" or such. InputError for other texts."""
     part, _, parts = shard.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
         raise InputError(f"--shard is PART/PARTS, such as 3/16 with parts from 1, not {shard!r}")

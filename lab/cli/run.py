@@ -92,8 +92,8 @@ def run(
         _measure(stated_runs(profile, single, seed), out, how)
     else:
         _alone("--cell", single)
-        found = TableSpec.find_cell(cell, profile)
-        _measure(found.chosen(seed, free=out is not None), out, how, found)
+        table_cell = TableSpec.find_cell(cell, profile)
+        _measure(table_cell.chosen(seed, free=out is not None), out, how, table_cell)
 
 
 def option(name: str) -> str:
@@ -124,12 +124,14 @@ def _partition(partition: str | None, alpha: float | None) -> dict[str, Any] | N
 def _settings(given: list[str]) -> list[dict[str, Any]]:
     """Settings of `--set`, with each combination of values that commas separate."""
     values = {
-        name: [value_of(name, one.strip()) for one in value.split(",")]
+        name: [value_of(name, part.strip()) for part in value.split(",")]
         if isinstance(value, str)
         else [value]
         for name, value in pairs(given).items()
     }
-    return [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
+    return [
+        dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
+    ]
 
 
 def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -> list[Any]:
@@ -146,12 +148,12 @@ def stated_runs(profile: str, single: dict[str, Any], seeds: list[int] | None) -
     if not stated.get("algorithm"):
         raise InputError("say what to run: --algorithm and --dataset, or --cell, or --pending")
     sweep = _settings(stated.pop("set_", []))
-    found = {
+    options = {
         "model_options": pairs(stated.pop("model_set", [])),
         "partition": _partition(stated.pop("partition", None), stated.pop("alpha", None)),
     }
-    stated |= {name: value for name, value in found.items() if value}
-    if found["partition"] == {"name": "natural"} and "dataset" in stated:
+    stated |= {name: value for name, value in options.items() if value}
+    if options["partition"] == {"name": "natural"} and "dataset" in stated:
         # as many clients as there are institutions
         stated.setdefault("clients", len(natural(load(stated["dataset"]).train.centre)))
     runs = [
@@ -194,8 +196,8 @@ def _run_queue(
     if shard:
         items = [item for item in items if queue.in_shard(item.experiment, shard)]
     if away := [item for item in items if item.missing]:
-        told = f"{len(away)} of {len(items)} pending runs cannot run here, first: {away[0].missing}"
-        print(told, file=sys.stderr)
+        line = f"{len(away)} of {len(items)} pending runs cannot run here, first: {away[0].missing}"
+        print(line, file=sys.stderr)
     done = {record.experiment.id for record in records(out).readable()} if out else set()
     items = [item for item in items if not item.missing and item.experiment.id not in done]
     share = 0.0 if gpus_per_run is None and how["device"] == "cpu" else gpus_per_run
@@ -203,12 +205,12 @@ def _run_queue(
     runs = sweep(items, workers(on, share), out, **how, until=until, progress=on is None)
     states = dict.fromkeys((item.experiment.id for item in items), "queued")
     with contextlib.closing(runs):
-        for one in runs:
-            states[one.item.experiment.id] = one.state
-            print(one, flush=True)
+        for progress in runs:
+            states[progress.item.experiment.id] = progress.state
+            print(progress, flush=True)
     counts = Counter(states.values())
-    found = [f"{counts[state]} {state}" for state in STATES if counts[state]]
-    print(", ".join(found) or "nothing is pending here")
+    totals = [f"{counts[state]} {state}" for state in STATES if counts[state]]
+    print(", ".join(totals) or "nothing is pending here")
     if counts["failed"] + counts["stuck"]:
         raise typer.Exit(1)
 
@@ -234,7 +236,7 @@ def _measure(
     if not cell:  # what other code left of one's own runs is measured again
         given["stale"] = _of_other_code
     first = experiments[0].settings
-    swept = [one for one in first if any(run.settings[one] != first[one] for run in experiments)]
+    swept = [key for key in first if any(run.settings[key] != first[key] for run in experiments)]
     for experiment in experiments:
         try:
             record, path, computed = queue.measure(experiment, paper, **given)
@@ -302,10 +304,10 @@ def _in_table(record: Any, cell: Any) -> str:
     from lab.report.verdict import measured
 
     lines = []
-    for one in cell.siblings():
-        value = formatted(measured(record, one), None, one.unit) or "not measured"
-        printed = f", printed {one.published.text}" if one.published else ""
-        lines.append(f"{one.metric} ({one.unit}): {value}{printed}")
+    for sibling in cell.siblings():
+        value = formatted(measured(record, sibling), None, sibling.unit) or "not measured"
+        printed = f", printed {sibling.published.text}" if sibling.published else ""
+        lines.append(f"{sibling.metric} ({sibling.unit}): {value}{printed}")
     return "\n".join(lines)
 
 
@@ -314,6 +316,6 @@ def _of_other_code(record: Any) -> bool:
     from lab.source import code_version
 
     if other := record.code != code_version(record.experiment.algorithm):
-        told = f"seed {record.experiment.seed} ran with other code, so it is run again"
-        warnings.warn(told, stacklevel=2)
+        message = f"seed {record.experiment.seed} ran with other code, so it is run again"
+        warnings.warn(message, stacklevel=2)
     return other
