@@ -35,7 +35,7 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
     """
     folder, room = data_root(root), limit - 2**16  # the rest is for LICENCES.md and the directory
     chosen: dict[str, tuple[Source, list[Path]]] = {}
-    for size, name, source, files in sorted(_candidates(folder), key=lambda one: one[:2]):
+    for size, name, source, files in sorted(_candidates(folder), key=lambda entry: entry[:2]):
         if name not in chosen and size <= room:
             chosen[name], room = (source, files), room - size
     if not chosen:
@@ -52,8 +52,8 @@ def pack(target: Path, root: Path | None = None, limit: int = LIMIT) -> list[str
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             archive.writestr("LICENCES.md", _HEAD + "".join(rows))
-            for one in dict.fromkeys(one for _, files in chosen.values() for one in files):
-                archive.write(one, one.relative_to(folder))
+            for path in dict.fromkeys(path for _, files in chosen.values() for path in files):
+                archive.write(path, path.relative_to(folder))
 
     write_whole(target, write)
     return list(chosen)
@@ -74,9 +74,9 @@ def _candidates(folder: Path) -> Iterator[tuple[int, str, Source, list[Path]]]:
                     own for path in paths for own in (folder / path, *(folder / path).glob("*"))
                 ]
                 files = sorted({path for path in below if path.is_file() and path.name[0] != "."})
-                here = all((folder / path).exists() for path in paths)
+                present = all((folder / path).exists() for path in paths)
                 raw = sum(path.stat().st_size for path in files)
-                if files and here and files not in seen and raw < 50 * LIMIT:
+                if files and present and files not in seen and raw < 50 * LIMIT:
                     seen.append(files)
                     packed = sum(len(zlib.compress(path.read_bytes(), 1)) for path in files)
                     yield packed, source.title(size), source, files

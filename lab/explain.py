@@ -32,11 +32,11 @@ def origins(cell: Cell) -> dict[str, list[tuple[Any, str]]]:
         other = {key: pair[1] for key, pair in algorithms.switches(run.algorithm).items()}
         parts.append(Override(f"released value of {run.algorithm}", {"settings": other}))
     parts += [Override(where, changed) for where, changed in cell.merged.steps]
-    found = merge(parts).history()
-    found["seed"] = [([one.seed for one in cell.experiments], f"{path}, seeds")]
-    found["profile"] = [(cell.profile, "the profile asked for")]
+    history = merge(parts).history()
+    history["seed"] = [([run.seed for run in cell.experiments], f"{path}, seeds")]
+    history["profile"] = [(cell.profile, "the profile asked for")]
     order = list(attrs.fields_dict(Experiment))
-    return dict(sorted(found.items(), key=lambda item: order.index(item[0].partition(".")[0])))
+    return dict(sorted(history.items(), key=lambda item: order.index(item[0].partition(".")[0])))
 
 
 def explanation(cell: Cell) -> str:

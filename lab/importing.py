@@ -45,11 +45,11 @@ def import_records(folder: str | Path, root: Path | None = None) -> Imported:
     run, belongs to an algorithm that is not here, was measured on other data than the book's, or has
     another name than its experiment; nothing is copied then.
     """
-    found = [(path, _checked(path)) for path in _below(folder)]
-    here = records(root)
-    _of_the_same_data(found, here)
-    complete = [(path, record) for path, record in found if record.status == "complete"]
-    strange = [(path, record) for path, record in complete if record.experiment.id not in here]
+    given = [(path, _checked(path)) for path in _below(folder)]
+    book = records(root)
+    _of_the_same_data(given, book)
+    complete = [(path, record) for path, record in given if record.status == "complete"]
+    strange = [(path, record) for path, record in complete if record.experiment.id not in book]
     papers = _papers([record.experiment for _, record in strange])
     fresh = dict[str, tuple[Path, Record]]()
     for path, record in strange:
@@ -64,7 +64,7 @@ def import_records(folder: str | Path, root: Path | None = None) -> Imported:
         new=len(fresh),
         apart=len(fresh.keys() - papers.keys()),
         known=len(complete) - len(fresh),
-        unfinished=len(found) - len(complete),
+        unfinished=len(given) - len(complete),
     )
 
 
@@ -72,21 +72,21 @@ def beside_the_book(folder: str | Path) -> dict[str, Record]:
     """The book's records by id, and a folder's complete ones that it lacks. InputError as `records_below`,
     and for one measured on other data than the book's.
     """
-    here = records()
-    found = [(path, Record.load(path)) for path in _below(folder)]
-    _of_the_same_data(found, here)
-    own = {r.experiment.id: r for _, r in found if r.status == "complete"}
-    return {**own, **here}
+    book = records()
+    given = [(path, Record.load(path)) for path in _below(folder)]
+    _of_the_same_data(given, book)
+    own = {r.experiment.id: r for _, r in given if r.status == "complete"}
+    return {**own, **book}
 
 
-def _of_the_same_data(found: Sequence[tuple[Path, Record]], here: Mapping[str, Record]) -> None:
+def _of_the_same_data(given: Sequence[tuple[Path, Record]], book: Mapping[str, Record]) -> None:
     """Raise InputError for a record that was measured on a data set, or a file of a split, which is
     another one under this name in the book's records: their means would be of two things.
     """
     known = dict[str, str]()
-    for record in here.values():
+    for record in book.values():
         known |= record.fingerprints
-    for path, record in found:
+    for path, record in given:
         for name, digest in record.fingerprints.items():
             if known.setdefault(name, digest) != digest:
                 raise InputError(
@@ -118,7 +118,7 @@ def _papers(runs: Sequence[Experiment]) -> dict[str, str]:
     """Map ids to the paper in whose table runs of these settings are. The others are not there."""
     names = {name: run.id for run in runs for name in run.ids}
     profiles = {run.profile for run in runs}
-    cells = (cell for spec in TableSpec.all() for one in profiles for cell in spec.cells(one))
+    cells = (cell for spec in TableSpec.all() for name in profiles for cell in spec.cells(name))
     asked = ((run.id, cell.paper) for cell in cells for run in cell.experiments)
     return {names[name]: paper for name, paper in asked if name in names}
 

@@ -58,14 +58,14 @@ class Merged:
         entry of `OPEN` is called `settings.lr`. What was dropped later is not there.
         """
         fields: dict[str, Any] = {}
-        found: dict[str, list[tuple[Any, str]]] = {}
+        places: dict[str, list[tuple[Any, str]]] = {}
         for where, changed in self.steps:
             fields = combined(fields, changed)
             values = opened(fields)
-            found = {key: found.get(key, []) for key in values}
+            places = {key: places.get(key, []) for key in values}
             for key in opened(changed):
-                found[key] = [*found[key], (values[key], where)]
-        return found
+                places[key] = [*places[key], (values[key], where)]
+        return places
 
 
 def merge(overrides: Iterable[Override], alpha: float | None = None) -> Merged:
@@ -74,15 +74,15 @@ def merge(overrides: Iterable[Override], alpha: float | None = None) -> Merged:
     """
     fields: dict[str, Any] = {}
     steps: list[tuple[str, Mapping[str, Any]]] = []
-    for one in overrides:
-        if not (changed := one.on(fields)):
+    for override in overrides:
+        if not (changed := override.on(fields)):
             continue
         before, fields = fields, combined(fields, changed)
-        steps.append((one.where, changed))
+        steps.append((override.where, changed))
         moved = fields.get("dataset") != before.get("dataset") and "partition" not in changed
         if moved and _kind(before) in ("file", "natural"):
             drawn = {"name": "dirichlet", "alpha": alpha or DEFAULT_ALPHA, "cap": True}
-            steps.append((f"{one.where}, as its data set is another", {"partition": drawn}))
+            steps.append((f"{override.where}, as its data set is another", {"partition": drawn}))
             fields = combined(fields, {"partition": drawn})
     return Merged(fields, tuple(steps))
 

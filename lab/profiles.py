@@ -118,8 +118,8 @@ def apply(profile: str, fields: Mapping[str, Any]) -> Experiment:
     stated = Override("stated by hand", by_hand)
     parts = [stated, *chosen.overrides(by_hand["algorithm"], chosen.where)]
     freed = _freed(by_hand.get("settings", {}), merge(parts, alpha).fields)
-    found = merge([*parts, Override("stated by hand", {"settings": freed}), stated], alpha)
-    return Experiment.from_dict({**found.fields, "profile": chosen.name})
+    merged = merge([*parts, Override("stated by hand", {"settings": freed}), stated], alpha)
+    return Experiment.from_dict({**merged.fields, "profile": chosen.name})
 
 
 def _freed(asked: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, None]:

@@ -80,13 +80,13 @@ def of_table(rows: Sequence[dict[str, str]], table: str) -> list[dict[str, str]]
     for row in rows:
         if row["std"] and row["table"] != table:
             spreads.setdefault(same_runs(row), set()).add(row["std"])
-    found = []
+    selected = []
     for row in rows:
         if row["table"] == table:
             known = spreads.get(same_runs(row), set())
             (std,) = known if len(known) == 1 else ("",)
-            found.append(row | {"std_elsewhere": std})
-    return found
+            selected.append(row | {"std_elsewhere": std})
+    return selected
 
 
 def _matches(row: Mapping[str, str], key: str, wanted: Any) -> bool:
@@ -114,15 +114,15 @@ def match_one(rows: list[dict[str, str]], match: Mapping[str, Any], where: str) 
     for key in match:
         if rows and key not in (known := set(rows[0]) - {*PRINTED, "std_elsewhere", "line"}):
             raise unknown(f"column to match in published.csv ({where})", key, known)
-    found = [
+    fitting = [
         row for row in rows if all(_matches(row, key, wanted) for key, wanted in match.items())
     ]
-    if len(found) != 1:
+    if len(fitting) != 1:
         raise InputError(
-            f"{where}: match {dict(match)} fits {len(found)} rows of published.csv, not one; the `match` of "
-            "the row and of the column together must tell them apart"
+            f"{where}: match {dict(match)} fits {len(fitting)} rows of published.csv, not one; the `match` "
+            "of the row and of the column together must tell them apart"
         )
-    return as_published(found[0], where)
+    return as_published(fitting[0], where)
 
 
 def as_published(row: Mapping[str, str], where: str) -> Published:

@@ -58,26 +58,26 @@ def pending(profile: str, root: Path | None = None, only: str | None = None) -> 
     not say that they are run at this profile, unless `only` names the table or a cell of it. A run
     that fills several cells stands once. Raises InputError where `only` names nothing.
     """
-    done, here = records(root), data.present_names()
+    done, present = records(root), data.present_names()
     elsewhere = {  # ids of complete runs, whatever their profile
         name
         for record in done.readable()
         for name in attrs.evolve(record.experiment, profile=PROFILES[0]).ids
     }
-    found: dict[str, Pending] = {}
+    by_id: dict[str, Pending] = {}
     for cell in _wanted(profile, only):
-        for one in cell.experiments:
-            if (before := found.get(one.id)) is None:
-                if find(done, one) or attrs.evolve(one, profile=PROFILES[0]).id in elsewhere:
+        for asked in cell.experiments:
+            if (before := by_id.get(asked.id)) is None:
+                if find(done, asked) or attrs.evolve(asked, profile=PROFILES[0]).id in elsewhere:
                     continue
-                before = Pending(one, cell.paper, (), cell.priority, _missing(one, here))
-            found[one.id] = attrs.evolve(before, cells=(*before.cells, cell.address))
+                before = Pending(asked, cell.paper, (), cell.priority, _missing(asked, present))
+            by_id[asked.id] = attrs.evolve(before, cells=(*before.cells, cell.address))
 
-    def urgency(one: Pending) -> tuple[bool, int, int, str]:
-        away = one.missing is not None
-        return away, one.experiment.seed, one.priority, one.experiment.id
+    def urgency(item: Pending) -> tuple[bool, int, int, str]:
+        away = item.missing is not None
+        return away, item.experiment.seed, item.priority, item.experiment.id
 
-    return sorted(found.values(), key=urgency)
+    return sorted(by_id.values(), key=urgency)
 
 
 def _wanted(profile: str, only: str | None) -> Iterator[Cell]:
@@ -105,13 +105,13 @@ def _named(cell: Cell, only: str) -> bool:
     """Return whether a cell is the one named, or of the paper, table or algorithm."""
     above = itertools.accumulate(cell.address.split("/"), "{}/{}".format)
     algorithm = cell.experiments[0].algorithm
-    return any(same_name(only, one) for one in above) or only.strip("/").casefold() == algorithm
+    return any(same_name(only, name) for name in above) or only.strip("/").casefold() == algorithm
 
 
-def _missing(experiment: Experiment, here: Collection[str]) -> str | None:
+def _missing(experiment: Experiment, present: Collection[str]) -> str | None:
     """Reason why an experiment cannot begin on these data, with the nearest known name; None if it can."""
     name, file = experiment.dataset, written(experiment.partition)
-    if name in here:
+    if name in present:
         return None if file is None or file.is_file() else f"the split file {file} is not here"
     try:
         if not data.is_own(name):
@@ -219,10 +219,10 @@ def _same_input(record: Record, path: Path) -> None:
     """Raise InputError where what a name stands for is no longer what the record was measured on: a
     split file, or a data set that is the user's own or was made here.
     """
-    experiment, here = record.experiment, data.present_names()
+    experiment, present = record.experiment, data.present_names()
     now = {
         name: data.load(name).fingerprint
-        for name in record.fingerprints.keys() & here
+        for name in record.fingerprints.keys() & present
         if data.is_made_here(name)
     }
     if (split := split_digest(experiment)) is not None:

@@ -157,13 +157,13 @@ def inputs(experiment: Experiment, algorithm: Algorithm) -> dict[str, str]:
     """SHA-256 of what a run reads beside its data set, by name: the auxiliary set of its algorithm, and
     the file in which its partition is written down. What the program makes has none.
     """
-    found, split = {}, split_digest(experiment)
+    digests, split = {}, split_digest(experiment)
     if split is not None:
-        found[str(experiment.partition["file"])] = split
+        digests[str(experiment.partition["file"])] = split
     auxiliary = getattr(algorithm.settings, "auxiliary", PHOTOGRAPHS)
     if auxiliary not in (PHOTOGRAPHS, FRAMED_DIGITS):
-        found[auxiliary] = data.load(auxiliary).fingerprint
-    return found
+        digests[auxiliary] = data.load(auxiliary).fingerprint
+    return digests
 
 
 def new_record(experiment: Experiment, task: Task, algorithm: Algorithm | None = None) -> Record:
@@ -196,17 +196,17 @@ class Records(Mapping[str, Record]):
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._paths = {path.stem: path for path in paths}
-        self._found: dict[str, Record | None] = {}
+        self._cache: dict[str, Record | None] = {}
 
     def __getitem__(self, name: str) -> Record:
-        if name not in self._found and name in self._paths:
+        if name not in self._cache and name in self._paths:
             path = self._paths[name]
             stamp = path.stat() if path.is_file() else None  # reading it says what is wrong
             record = _read(path, stamp and (stamp.st_ino, stamp.st_size, stamp.st_mtime_ns))
-            self._found[name] = record if record.status == "complete" else None
-        if (found := self._found.get(name)) is None:
+            self._cache[name] = record if record.status == "complete" else None
+        if (complete := self._cache.get(name)) is None:
             raise KeyError(name)
-        return found
+        return complete
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._paths if name in self)
@@ -216,11 +216,11 @@ class Records(Mapping[str, Record]):
 
     def readable(self) -> list[Record]:
         """Records that are not damaged, for who can do without one."""
-        found = []
+        intact = []
         for name in self._paths:
             with contextlib.suppress(InputError, KeyError):
-                found.append(self[name])
-        return found
+                intact.append(self[name])
+        return intact
 
 
 def records(root: str | Path | None = None) -> Records:

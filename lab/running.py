@@ -91,11 +91,11 @@ def rounds(
         how, file = LikelihoodRatio(**experiment.attack), saved and _of_attack(saved)
         slot: dict[str, Any] = {"key": json.dumps(key), "in_time": _in_time(deadline)}
         try:
-            found = attack(algorithm, task, clients, seed, how, file=file, **slot)
+            outcome = attack(algorithm, task, clients, seed, how, file=file, **slot)
         except OutOfTime:
             return
-        seconds = result.seconds | {"attack": found.seconds}
-        yield attrs.evolve(result, metrics=result.metrics | found.metrics(), seconds=seconds)
+        seconds = result.seconds | {"attack": outcome.seconds}
+        yield attrs.evolve(result, metrics=result.metrics | outcome.metrics(), seconds=seconds)
 
 
 def _of_attack(checkpoint: Path) -> Path:
@@ -167,8 +167,8 @@ def run(
             "and that name to the experiment"
         )
     clients = make_clients(experiment, task) if clients is None else clients
-    found = new_record(experiment, task, algorithm)
-    found.notes = found.notes if notes is None else notes
+    measured = new_record(experiment, task, algorithm)
+    measured.notes = measured.notes if notes is None else notes
     task.runtime.forget_peak_memory()
     results = rounds(
         experiment,
@@ -178,13 +178,13 @@ def run(
         checkpoint=saved,
         deadline=deadline,
     )
-    if _taken(results, found, task.runtime, path, progress, deadline):
-        found.status = "complete"
+    if _taken(results, measured, task.runtime, path, progress, deadline):
+        measured.status = "complete"
         if path:
-            found.save(path)
+            measured.save(path)
         if saved:
             clean_up(saved)
-    return found
+    return measured
 
 
 def _taken(

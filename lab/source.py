@@ -49,7 +49,7 @@ def _named_by(algorithm: str, files: Mapping[str, bytes]) -> set[str]:
     used, left = set[str](), {algorithm}
     while left:
         used |= left
-        read = b"\n".join(texts.get(one, b"") for one in left).decode(errors="replace")
+        read = b"\n".join(texts.get(name, b"") for name in left).decode(errors="replace")
         words = set(re.findall(r"\w+", read))
         left = (words & texts.keys()) - used
     return used

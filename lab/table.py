@@ -60,13 +60,13 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-")
 
 
-def same_name(one: str, other: str) -> bool:
+def same_name(name: str, other: str) -> bool:
     """Return whether two names are one: as in a table or in a command, in any case.
 
     >>> same_name("FedMK/2/w/o iteration", "fedmk/2/w-o-iteration")
     True
     """
-    return slug(one).casefold() == slug(other).casefold()
+    return slug(name).casefold() == slug(other).casefold()
 
 
 def _unique(what: Callable[[Any], Any]) -> AfterValidator:
@@ -243,15 +243,13 @@ class TableSpec(Part):
         rows, columns = ([entry.name for entry in part] for part in (self.rows, self.columns))
         used: list[tuple[str, Sequence[str] | None, Collection[str]]]
         used = [("metric", entry.metrics, self.metrics) for entry in (*self.rows, *self.columns)]
-        used += [("row", one.rows, rows) for one in self.absent]
-        used += [("column", one.columns, columns) for one in self.absent]
-        used += [("metric", one.metrics, self.metrics) for one in self.absent]
+        used += [("row", absent.rows, rows) for absent in self.absent]
+        used += [("column", absent.columns, columns) for absent in self.absent]
+        used += [("metric", absent.metrics, self.metrics) for absent in self.absent]
         used += [("way to compare rows", [self.compare], ["all", "successive", "none", *rows])]
         had = [algorithms.settings_fields(row.fields["algorithm"]) or () for row in self.rows]
-        settings = [
-            name for one in self.profiles.values() for name in one.fields.get("settings", ())
-        ]
-        used += [("setting of any row", settings, set[str]().union(*had))]
+        changed = [list(changes.fields.get("settings", ())) for changes in self.profiles.values()]
+        used += [("setting of any row", names, set[str]().union(*had)) for names in changed]
         for kind, names, known in used:
             for name in names or ():
                 if name not in known:
@@ -279,8 +277,8 @@ class TableSpec(Part):
     @classmethod
     def all(cls, root: Path | None = None, paper: str = "*") -> list[TableSpec]:
         """Every specification, or those of one paper, most urgent first. InputError for one that is wrong."""
-        found = [_loaded(path) for path in sorted((root or TABLES).glob(f"{paper}/*.yaml"))]
-        return sorted(found, key=lambda spec: spec.priority)
+        specs = [_loaded(path) for path in sorted((root or TABLES).glob(f"{paper}/*.yaml"))]
+        return sorted(specs, key=lambda spec: spec.priority)
 
     @classmethod
     def of_paper(cls, paper: str, root: Path | None = None) -> list[TableSpec]:
@@ -322,8 +320,10 @@ class TableSpec(Part):
         either, and why the paper has no number there, if so.
         """
         for row, column, metric in itertools.product(self.rows, self.columns, self.metrics):
-            had = all(one.metrics is None or metric in one.metrics for one in (row, column))
-            covering = (one for one in self.absent if one.covers(row.name, column.name, metric))
+            had = all(entry.metrics is None or metric in entry.metrics for entry in (row, column))
+            covering = (
+                cells for cells in self.absent if cells.covers(row.name, column.name, metric)
+            )
             absent = next(covering, None)
             if had and (absent is None or absent.run):
                 yield row, column, metric, absent
@@ -438,7 +438,7 @@ class TableSpec(Part):
 def _loaded(path: Path) -> TableSpec:
     """A specification, which is read again only when it, or the printed numbers, have changed."""
     both = (path, path.with_name("published.csv"))
-    return _read(path, tuple(one.stat().st_mtime_ns for one in both if one.exists()))
+    return _read(path, tuple(file.stat().st_mtime_ns for file in both if file.exists()))
 
 
 @functools.lru_cache(maxsize=256)
@@ -499,8 +499,8 @@ class Cell:
         """The metric's name in a record: what is measured, where, and for whose model."""
         name = self.spec.record_metrics.get(self.metric, self.metric)
         sites = self.spec.sites.get(self.experiments[0].dataset, {})
-        where = [one.suffix for one in (self.column_entry, self.row_entry) if one.suffix]
-        return name + "".join(one[0] + sites.get(one[1:], one[1:]) for one in where)
+        where = [entry.suffix for entry in (self.column_entry, self.row_entry) if entry.suffix]
+        return name + "".join(suffix[0] + sites.get(suffix[1:], suffix[1:]) for suffix in where)
 
     @property
     def priority(self) -> int:
@@ -515,12 +515,12 @@ class Cell:
 
     def alternatives(self) -> list[tuple[str, Cell]]:
         """Choices of the book, with the cell that measures another choice at the same profile."""
-        found, root = [], self.spec.path.parents[1]
-        for one in self.spec.choices:
-            place = (one.rows.get(self.row, self.row), self.column, self.metric)
-            cells = TableSpec.find(self.paper, one.table, root).cells(self.profile)
-            found += [(one.of, cell) for cell in cells if cell.names == place]
-        return found
+        others, root = [], self.spec.path.parents[1]
+        for choice in self.spec.choices:
+            place = (choice.rows.get(self.row, self.row), self.column, self.metric)
+            cells = TableSpec.find(self.paper, choice.table, root).cells(self.profile)
+            others += [(choice.of, cell) for cell in cells if cell.names == place]
+        return others
 
     @property
     def scaled(self) -> bool:
@@ -556,7 +556,7 @@ class Cell:
         parts = [self.paper, self.table, self.row, self.column, *metric]
         return "/".join(slug(part) for part in parts)
 
-    def chosen(self, seeds: Collection[int] | None, free: bool = False) -> list[Experiment]:
+    def experiments_of(self, seeds: Collection[int] | None, free: bool = False) -> list[Experiment]:
         """The experiments of these seeds; None: all. Raises InputError for a seed that the table does
         not have, unless any seed is `free` to be taken.
         """
@@ -567,8 +567,8 @@ class Cell:
                     f"{self.address} has the seeds {', '.join(map(str, known))}, not {seed}; `check`, "
                     "and `run` with --out, take any"
                 )
-        one, wanted = self.experiments[0], known if seeds is None else dict.fromkeys(seeds)
-        return [known.get(seed) or attrs.evolve(one, seed=seed) for seed in wanted]
+        first, wanted = self.experiments[0], known if seeds is None else dict.fromkeys(seeds)
+        return [known.get(seed) or attrs.evolve(first, seed=seed) for seed in wanted]
 
     def records(self, known: Mapping[str, Record]) -> list[Record]:
         """Records of it among complete ones by id, in the order of the seeds."""

@@ -56,16 +56,16 @@ Records = Annotated[
 
 def pairs(given: list[str] | None, what: str = "settings") -> dict[str, Any]:
     """`NAME=VALUE` texts as a mapping. InputError, naming `what`, for other text or a name set twice."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in given or []:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
             raise InputError(f"give {what} as NAME=VALUE, not {brief(text)}")
-        if key in found:
+        if key in values:
             raise InputError(f"{brief(key)} is set twice")
-        found[key] = value_of(key, value)
-    return found
+        values[key] = value_of(key, value)
+    return values
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d+)?")

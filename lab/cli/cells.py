@@ -63,17 +63,17 @@ def table(
         return
     known = _known(also)
     spec = TableSpec.find(paper, number)
-    found = evidence_frame(paper, number, profile, known)
+    frame = evidence_frame(paper, number, profile, known)
     print(spec.title)
-    print(table_in_columns(found))
-    for line in sorted(set(found.substitute) - {""}):
+    print(table_in_columns(frame))
+    for line in sorted(set(frame.substitute) - {""}):
         print(f"† {line}")
-    for verdict in (one for one in MEANINGS if one in set(found.verdict)):
+    for verdict in (name for name in MEANINGS if name in set(frame.verdict)):
         print(f"{verdict}: {MEANINGS[verdict]}")
     if spec.note:
         print(textwrap.fill(spec.note, 120))
-    begun = (found.seeds > 0) & (found.seeds < found.wanted)
-    for at in found[(found.verdict == "pending") | begun].profile.map(budget_name).unique():
+    begun = (frame.seeds > 0) & (frame.seeds < frame.wanted)
+    for at in frame[(frame.verdict == "pending") | begun].profile.map(budget_name).unique():
         print(
             f"some cells are pending: `fedcon pending --only {name} --profile {at}` lists the runs"
         )
@@ -90,18 +90,18 @@ def _known(also: Path | None) -> Any:
     return records() if also is None else beside_the_book(also)
 
 
-def table_in_columns(found: Any) -> str:
+def table_in_columns(frame: Any) -> str:
     """A `table_frame` as a terminal shows it: numbers with the decimals of their units, "-" for none,
     a dagger at what a substitute data set measured. A metric or budget that all cells have is said above.
     """
     from lab.profiles import budget_name
     from lab.report.tables import formatted
 
-    shown = found.assign(
-        seeds=found.seeds.astype(str) + " of " + found.wanted.astype(str),
-        column=found.column.where(found.substitute == "", found.column + " †"),
-        difference=found.difference.where(found.verdict != "not compared"),
-        budget=found.profile.map(budget_name),
+    shown = frame.assign(
+        seeds=frame.seeds.astype(str) + " of " + frame.wanted.astype(str),
+        column=frame.column.where(frame.substitute == "", frame.column + " †"),
+        difference=frame.difference.where(frame.verdict != "not compared"),
+        budget=frame.profile.map(budget_name),
     )
     none = [None] * len(shown)
     for name, spread in (
@@ -144,7 +144,7 @@ def pending(
     print(f"{len(items)} runs pending at the budget {budget}, {can} can run here")
 
 
-def _found(cell: str, profile: str | None, known: Any) -> tuple[Any, list[Any]]:
+def _find_cells(cell: str, profile: str | None, known: Any) -> tuple[Any, list[Any]]:
     """A cell at a profile, by default at that at which its table shows it with these records; and the
     cells that the text names: of all metrics where it names none.
     """
@@ -152,13 +152,13 @@ def _found(cell: str, profile: str | None, known: Any) -> tuple[Any, list[Any]]:
     from lab.report.frames import best_evidence
     from lab.table import same_name
 
-    found = TableSpec.find_cell(cell, profile or "laptop")
+    target = TableSpec.find_cell(cell, profile or "laptop")
     if profile is None:
-        best = best_evidence(found.spec, known)
-        shown = next(one.profile for one in best if one.address == found.address)
-        found = TableSpec.find_cell(cell, shown)
-    whole = f"{found.paper}/{found.table}/{found.row}/{found.column}/{found.metric}"
-    return found, [found] if same_name(cell, whole) else found.siblings()
+        best = best_evidence(target.spec, known)
+        shown = next(entry.profile for entry in best if entry.address == target.address)
+        target = TableSpec.find_cell(cell, shown)
+    whole = f"{target.paper}/{target.table}/{target.row}/{target.column}/{target.metric}"
+    return target, [target] if same_name(cell, whole) else target.siblings()
 
 
 @command()
@@ -179,8 +179,8 @@ def explain(cell: Cell, profile: Shown = None, also: Records = None) -> None:
     from lab.report.evidence import evidence
 
     known = _known(also)
-    found, asked = _found(cell, profile, known)
-    print("\n\n".join([explanation(found), *(evidence(one, known, also) for one in asked)]))
+    target, asked = _find_cells(cell, profile, known)
+    print("\n\n".join([explanation(target), *(evidence(each, known, also) for each in asked)]))
 
 
 @command()
@@ -207,22 +207,22 @@ def check(
     from lab.report.evidence import comparison
 
     known = records()
-    found, asked = _found(cell, profile, known)
-    book = [known[one.id] for one in found.experiments if one.id in known]
+    target, asked = _find_cells(cell, profile, known)
+    book = [known[run.id] for run in target.experiments if run.id in known]
     agreed = {numerics(record.environment)["precision"] for record in book}
     precision = agreed.pop() if precision == "auto" and len(agreed) == 1 else precision
     runtime, yours = Runtime.choose(device, precision), []
-    runs = found.chosen(seed, free=True)
+    runs = target.experiments_of(seed, free=True)
     make_folder(out, "--out")
-    if took := [one.core_seconds for one in book if not math.isnan(one.core_seconds)]:
-        of_one = f"{statistics.mean(took):,.0f} s of one core"
-        print(f"budget {budget_name(found.profile)}: a run of the book took {of_one}")
-    for one in runs:
-        record, path, computed = queue.measure_anew(one, found.paper, out, runtime)
+    if took := [record.core_seconds for record in book if not math.isnan(record.core_seconds)]:
+        usual = f"{statistics.mean(took):,.0f} s of one core"
+        print(f"budget {budget_name(target.profile)}: a run of the book took {usual}")
+    for run in runs:
+        record, path, computed = queue.measure_anew(run, target.paper, out, runtime)
         yours.append(record)
         if not computed:
-            print(f"seed {one.seed}: from a check before, {path}; delete it to run anew")
-    print("\n\n".join(comparison(one, book, yours) for one in asked))
+            print(f"seed {run.seed}: from a check before, {path}; delete it to run anew")
+    print("\n\n".join(comparison(each, book, yours) for each in asked))
 
 
 @command()
@@ -257,10 +257,11 @@ def runs(
     from lab.report.summary import in_columns, summary_frame
 
     folder = folder or RESULTS / ADHOC
-    found = records_below(folder)
-    frame = summary_frame([one for one in found if one.status == "complete"], against)
+    all_runs = records_below(folder)
+    frame = summary_frame([record for record in all_runs if record.status == "complete"], against)
     if plot is not None:
-        metric = headline(next((one.metrics for one in found if one.metrics), {})) or "accuracy"
+        measured = next((record.metrics for record in all_runs if record.metrics), {})
+        metric = headline(measured) or "accuracy"
         drawn = curves(folder, metric, by=by)
         try:
             drawn.savefig(plot, bbox_inches="tight")
@@ -272,11 +273,11 @@ def runs(
         print(f"written: {csv}")
     else:
         print(in_columns(frame) if len(frame) else f"no complete run in {folder}")
-    for failed in (one for one in found if one.status == "failed"):
+    for failed in (record for record in all_runs if record.status == "failed"):
         why = failed.notes[-1] if failed.notes else "no reason is kept"
-        one = failed.experiment
-        print(f"failed: {one.algorithm}, seed {one.seed} ({one.id}): {why}")
-    if unfinished := sum(one.status == "running" for one in found):
+        experiment = failed.experiment
+        print(f"failed: {experiment.algorithm}, seed {experiment.seed} ({experiment.id}): {why}")
+    if unfinished := sum(record.status == "running" for record in all_runs):
         print(f"{unfinished} more not finished: the command that began one goes on with it")
 
 

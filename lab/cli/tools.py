@@ -111,11 +111,11 @@ def _own(name: str) -> str:
     from core import data
 
     try:
-        found = data.load(name)
+        dataset = data.load(name)
     except InputError as error:
         return f"here, but {error}"
-    counts = found.train.labels.bincount(minlength=found.num_classes).tolist()
-    empty = [one for one, count in zip(found.classes, counts, strict=True) if not count]
+    counts = dataset.train.labels.bincount(minlength=dataset.num_classes).tolist()
+    empty = [label for label, count in zip(dataset.classes, counts, strict=True) if not count]
     lacks = f", but no training image is of class {listed(empty)}" if empty else ""
     return f"here, your own file{lacks}"
 
@@ -140,7 +140,7 @@ def book(
     def sources(default: Callable[[], list[Any]] = notebooks.chapters) -> list[Path]:
         return [notebooks.find(name) for name in chapter or default()]
 
-    def told(written: list[Path]) -> None:
+    def report(written: list[Path]) -> None:
         files = "1 file" if len(written) == 1 else f"{len(written)} files"
         print(f"{files} in {written[0].parent}")
 
@@ -148,8 +148,8 @@ def book(
         "build": site.build,
         "execute": site.execute,
         "pdf": lambda: site.pdf(out or Path("book.pdf"), chapter),
-        "student": lambda: told(students.write_students(sources(), out or Path("student"))),
-        "slides": lambda: told(site.write_slides(sources(site.lessons), out or Path("slides"))),
+        "student": lambda: report(students.write_students(sources(), out or Path("student"))),
+        "slides": lambda: report(site.write_slides(sources(site.lessons), out or Path("slides"))),
     }
     if action not in actions:
         raise InputError(f"the book can be {', '.join(actions)}, not {action!r}")

@@ -76,8 +76,8 @@ def runtime(context: Context) -> Runtime:
 
 def _folder(context: Context, name: str) -> str | None:
     """A folder of the node's configuration."""
-    found = context.node_config.get(name)
-    return None if found is None else str(found)
+    value = context.node_config.get(name)
+    return None if value is None else str(value)
 
 
 @functools.lru_cache(maxsize=8)
@@ -151,18 +151,18 @@ class Memory:
         """A client's memory, and its secret, (SECRET,) uint8. For a repeated question, known by its
         fingerprint `question`, it is the memory of the first time, for the same answer.
         """
-        last, kept, state = "", dict[str, torch.Tensor](), self.context.state
+        last, stored, state = "", dict[str, torch.Tensor](), self.context.state
         if self.path is None:
             if self.key in state:
-                kept = wire.tensors(state[self.key], device)  # type: ignore[arg-type]
+                stored = wire.tensors(state[self.key], device)  # type: ignore[arg-type]
                 last = str(state[f"{self.key} asked"]["what"])  # type: ignore[index, call-overload]
         elif self.path.exists():
-            kept, about = read_tensors(self.path, "memory", str(device))
-            if "asked" not in about or "secret" not in kept:
+            stored, about = read_tensors(self.path, "memory", str(device))
+            if "asked" not in about or "secret" not in stored:
                 raise damaged("memory", self.path, InputError("it does not say what was asked"))
             last = about["asked"]
-        secret = kept["secret"] if "secret" in kept else fresh_secret()
-        return take("before/" if last == question else "after/", kept), secret
+        secret = stored["secret"] if "secret" in stored else fresh_secret()
+        return take("before/" if last == question else "after/", stored), secret
 
     def keep(
         self,
@@ -172,13 +172,13 @@ class Memory:
         question: str,
     ) -> None:
         """Write down the memory before and after a question."""
-        kept = put("before/", before) | put("after/", after) | {"secret": secret}
+        stored = put("before/", before) | put("after/", after) | {"secret": secret}
         if self.path is None:
-            self.context.state[self.key] = wire.arrays(kept)
+            self.context.state[self.key] = wire.arrays(stored)
             self.context.state[f"{self.key} asked"] = ConfigRecord({"what": question})
         else:
             # a copy of each: before and after may share tensors
-            plain = {name: value.cpu().contiguous().clone() for name, value in kept.items()}
+            plain = {name: value.cpu().contiguous().clone() for name, value in stored.items()}
             write_tensors(self.path, plain, {"asked": question}, secret=True)
 
 

@@ -24,11 +24,11 @@ from lab.running import make_clients, make_task, run
 
 def experiment() -> Experiment:
     """The run that the app of `hospitals/` has: a short FedVCK on digits."""
-    told = tomllib.loads((REPOSITORY / "hospitals" / "pyproject.toml").read_text())
-    return Experiment.from_dict(json.loads(told["tool"]["flwr"]["app"]["config"]["experiment"]))
+    project = tomllib.loads((REPOSITORY / "hospitals" / "pyproject.toml").read_text())
+    return Experiment.from_dict(json.loads(project["tool"]["flwr"]["app"]["config"]["experiment"]))
 
 
-def deployed(here: Deployment) -> Record:
+def run_deployed(deployment: Deployment) -> Record:
     """Three nodes with keys, each with its part of the digits in a folder of its own; at the end, what a
     hospital reaches alone, on average, with as many batches as the server takes.
     """
@@ -36,16 +36,16 @@ def deployed(here: Deployment) -> Record:
     stated = attrs.evolve(digits, dataset="hospital", partition={"name": "iid"})
     task = make_task(digits, Runtime())
     clients = make_clients(digits, task)
-    write_data(here.folder, stated.dataset, task.dataset, clients)
+    write_data(deployment.folder, stated.dataset, task.dataset, clients)
     sizes = ", ".join(str(len(client)) for client in clients)
     print(f"{sizes} images in {len(clients)} folders; test images at the server")
-    here.superlink()
-    print(f"SuperLink at {here.port}, with TLS; nodes come with a registered key")
+    deployment.superlink()
+    print(f"SuperLink at {deployment.port}, with TLS; nodes come with a registered key")
     for client in clients:
-        here.register(client.id)
-        here.node(client.id)
-    server = str(here.folder / "server")
-    record = here.run(stated, **{"server-data": server})
+        deployment.register(client.id)
+        deployment.node(client.id)
+    server = str(deployment.folder / "server")
+    record = deployment.run(stated, **{"server-data": server})
     steps = {"local_steps": stated.settings["server_steps"]}
     alone = attrs.evolve(digits, algorithm="standalone", settings=steps)
     own = run(alone, task=task, clients=clients).metrics["accuracy"]
@@ -53,20 +53,20 @@ def deployed(here: Deployment) -> Record:
     return record
 
 
-def simulated(here: Deployment) -> Record:
+def run_simulated(deployment: Deployment) -> Record:
     """Flower makes the nodes; each takes its part of the digits."""
     stated = experiment()
-    here.superlink(simulated=True)
-    print(f"SuperLink at {here.port}, with TLS; it simulates {stated.clients} hospitals with Ray")
-    return here.run(stated, "--federation-config", f"num-supernodes={stated.clients}")
+    deployment.superlink(simulated=True)
+    print(f"SuperLink at {deployment.port}, with TLS; Ray simulates {stated.clients} hospitals")
+    return deployment.run(stated, "--federation-config", f"num-supernodes={stated.clients}")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a demonstration, and leave nothing behind but its output."""
-    how = simulated if "--simulated" in arguments else deployed
+    how = run_simulated if "--simulated" in arguments else run_deployed
     with tempfile.TemporaryDirectory(prefix="federation-") as folder:
-        with Deployment(Path(folder)) as here:
-            record = how(here)
+        with Deployment(Path(folder)) as deployment:
+            record = how(deployment)
         for row in record.rounds:
             print(
                 f"round {row['round']}: accuracy {100 * row['metrics']['accuracy']:.1f}%, "

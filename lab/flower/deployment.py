@@ -42,9 +42,9 @@ STARTS = 120.0
 
 def free_port() -> int:
     """A port of this machine that nobody uses now."""
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]
 
 
 def write_data(folder: Path, name: str, dataset: Dataset, clients: Sequence[Client]) -> None:
@@ -102,9 +102,9 @@ class Deployment:
     def stop(self, name: str) -> None:
         """End a process and its children."""
         process = self.processes.pop(name)
-        for one in (signal.SIGTERM, signal.SIGKILL):
+        for ending in (signal.SIGTERM, signal.SIGKILL):
             try:
-                os.killpg(process.pid, one)
+                os.killpg(process.pid, ending)
                 process.wait(10)
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue

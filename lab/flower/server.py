@@ -192,7 +192,7 @@ class Link:
         while waiting:
             by_node = {client.node: client for client in waiting}
             contents = {
-                node: wire.records(messages[one.id], asked) for node, one in by_node.items()
+                node: wire.records(messages[client.id], asked) for node, client in by_node.items()
             }
             for reply in self._exchange(contents, kind, seconds, sent):
                 client = by_node.pop(reply.metadata.src_node_id, None)
@@ -249,19 +249,19 @@ def server_task(experiment: Experiment, context: Context, samples: int) -> Task:
     folder = context.run_config.get("server-data")
     if not folder:
         return make_task(experiment, runtime(context))
-    found = data.load(experiment.dataset, root=Path(str(folder)))
-    if experiment.evaluate_on == "val" and not len(found.val):
+    dataset = data.load(experiment.dataset, root=Path(str(folder)))
+    if experiment.evaluate_on == "val" and not len(dataset.val):
         raise InputError(
-            f"the server's data, {found.name} in {folder}, have no validation images to test on"
+            f"the server's data, {dataset.name} in {folder}, have no validation images to test on"
         )
-    train = found.train
+    train = dataset.train
     # so many samples of which nothing is known: all 0, and no memory
     images, labels, masks = (
-        None if one is None else one.new_zeros(()).expand(samples, *one.shape[1:])
-        for one in (train.images, train.labels, train.masks)
+        None if part is None else part.new_zeros(()).expand(samples, *part.shape[1:])
+        for part in (train.images, train.labels, train.masks)
     )
     unseen = data.Split(images, labels, masks=masks)  # type: ignore[arg-type]
-    return task_on(attrs.evolve(found, train=unseen), experiment, runtime(context))
+    return task_on(attrs.evolve(dataset, train=unseen), experiment, runtime(context))
 
 
 def federate(grid: Grid, context: Context) -> Record:

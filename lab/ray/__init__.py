@@ -129,18 +129,18 @@ def sweep(
                 waiting.clear()
             while waiting and len(running) < workers.capacity:
                 check_code()
-                one = waiting.popleft()
-                one.state = "running"
-                yield one
-                running[workers.submit(functools.partial(job, one.item))] = one
+                started = waiting.popleft()
+                started.state = "running"
+                yield started
+                running[workers.submit(functools.partial(job, started.item))] = started
             if waiting and not running:  # no worker is there now; others may come
                 time.sleep(LOOK)
             for handle, outcome in workers.finished(list(running), LOOK) if running else ():
-                one = running.pop(handle)
-                one.settle(outcome)
-                if one.state == "queued":
-                    waiting.appendleft(one)
-                yield one
+                ended = running.pop(handle)
+                ended.settle(outcome)
+                if ended.state == "queued":
+                    waiting.appendleft(ended)
+                yield ended
     finally:
         workers.stop()
 
@@ -149,11 +149,11 @@ def workers(on: str | None, gpus_per_run: float | None = None) -> Any:
     """The workers that a text names: None (this process), `local:2`, `ray` (RAY_ADDRESS, or this machine) or
     `ray://host:10001`, with a share of a GPU (None: a whole one). InputError for what cannot be.
     """
-    from lab.ray.local import Here, LocalWorkers
+    from lab.ray.local import LocalWorkers, ThisProcess
 
     check_number("--gpus-per-run", gpus_per_run or 0.0, 0)
     if on is None:
-        return Here()
+        return ThisProcess()
     kind, _, rest = on.partition(":")
     if kind == "local" and rest.isdecimal() and int(rest):
         return LocalWorkers(int(rest))

@@ -26,10 +26,10 @@ class RayWorkers:
             ) from None
         self._ray = ray
         path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-        told: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         try:
-            found = address or os.environ.get("RAY_ADDRESS", "auto")
-            ray.init(found, runtime_env={"env_vars": {"PYTHONPATH": path}}, **told)
+            cluster = address or os.environ.get("RAY_ADDRESS", "auto")
+            ray.init(cluster, runtime_env={"env_vars": {"PYTHONPATH": path}}, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InputError(
                 f"no Ray cluster answers: {str(error).partition('.')[0]}; "

@@ -16,7 +16,7 @@ from core.errors import one_line
 from lab.ray import Lost
 
 
-class Here:
+class ThisProcess:
     """This process, which does a job at once."""
 
     capacity = 1
@@ -29,7 +29,7 @@ class Here:
 
     def finished(self, handles: Sequence[Future], seconds: float) -> list[tuple[Future, Any]]:
         """Outcomes of jobs."""
-        return [(one, one.result()) for one in handles]
+        return [(handle, handle.result()) for handle in handles]
 
     def stop(self) -> None:
         """Do nothing: no job is under way."""
@@ -64,15 +64,15 @@ class LocalWorkers:
     def finished(self, handles: Sequence[Future], seconds: float) -> list[tuple[Future, Any]]:
         """Jobs that ended; a worker that was lost has a new one in its place."""
         done, _ = concurrent.futures.wait(handles, seconds, concurrent.futures.FIRST_COMPLETED)
-        found: list[tuple[Future, Any]] = []
+        outcomes: list[tuple[Future, Any]] = []
         for future in done:
             place, error = self._busy.pop(future), future.exception()
             if isinstance(error, BrokenProcessPool):
                 self._pools[place].shutdown(wait=False)
                 self._pools[place] = self._pool()
             lost = Lost() if isinstance(error, BrokenProcessPool) else error and one_line(error)
-            found.append((future, lost or future.result()))
-        return found
+            outcomes.append((future, lost or future.result()))
+        return outcomes
 
     def stop(self) -> None:
         """End all processes: those that are busy at once."""

@@ -43,7 +43,7 @@ _EXERCISE = re.compile(
 def exercises(source: Path) -> list[dict[str, str]]:
     """The exercises of a notebook: `title`, `label`, `level`, `minutes` and `text` of each."""
     cells = [cell.source for cell in notebooks.read(source).cells if cell.cell_type == "markdown"]
-    return [found.groupdict() for cell in cells for found in _EXERCISE.finditer(cell)]
+    return [match.groupdict() for cell in cells for match in _EXERCISE.finditer(cell)]
 
 
 def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
@@ -57,12 +57,12 @@ def exercise_table(sources: Iterable[Path]) -> pd.DataFrame:
         rows += [
             {
                 "chapter": f"[{notebooks.title(path)}](../notebooks/{path.stem})",
-                "exercise": f"[{_FORMULA.sub('', one['title'])}]({one['label']})",
-                "level": one["level"].lower(),
-                "minutes": one["minutes"],
-                "checked": "yes" * (one["label"] in checked),
+                "exercise": f"[{_FORMULA.sub('', exercise['title'])}]({exercise['label']})",
+                "level": exercise["level"].lower(),
+                "minutes": exercise["minutes"],
+                "checked": "yes" * (exercise["label"] in checked),
             }
-            for one in exercises(path)
+            for exercise in exercises(path)
         ]
     return pd.DataFrame(rows)
 
@@ -104,10 +104,10 @@ def _number(label: str) -> str:
 _PAGE = re.compile(r"\[([^\]]+)\]\((?:\.\./notebooks/)?(\d\d_\w+)(?:#[^)]*)?\)")
 
 
-def linked(text: str, here: Container[str]) -> str:
+def linked(text: str, stems: Container[str]) -> str:
     """A text with links to the notebooks of a folder by stem; other links become plain words."""
     return _PAGE.sub(
-        lambda link: f"[{link[1]}]({link[2]}.ipynb)" if link[2] in here else link[1], text
+        lambda link: f"[{link[1]}]({link[2]}.ipynb)" if link[2] in stems else link[1], text
     )
 
 
@@ -117,10 +117,10 @@ def plain(text: str) -> str:
     beside it, no roles, directives and targets, no links to these and to the book's pages of prose.
     """
 
-    def block(found: re.Match[str]) -> str:
-        if found["kind"] == "admonition":
-            return f"**{found['title']}.** {found['text']}"
-        return f"### Exercise: {found['title']}\n\n{found['text']}" * (found["kind"] == "exercise")
+    def block(match: re.Match[str]) -> str:
+        if match["kind"] == "admonition":
+            return f"**{match['title']}.** {match['text']}"
+        return f"### Exercise: {match['title']}\n\n{match['text']}" * (match["kind"] == "exercise")
 
     text = _FIGURE.sub(_figure, _BLOCK.sub(block, text))
     text = re.sub(r"\[([^\]]+)\]\((?:\.\./book/|#)[^)]*\)", r"\1", text)
@@ -132,12 +132,12 @@ def plain(text: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
-def _figure(found: re.Match[str]) -> str:
+def _figure(match: re.Match[str]) -> str:
     """A figure as an image of the width that it has in the book, and its caption."""
-    width = re.search(r"^:width: (\d+)px$", found["options"], re.MULTILINE)
+    width = re.search(r"^:width: (\d+)px$", match["options"], re.MULTILINE)
     size = f' width="{width[1]}"' if width else ""
-    file, alt = f"{SHOWN}/{Path(found['file']).name}", html.escape(found["alt"])
-    return f'<img src="{file}" alt="{alt}"{size}>\n\n{found["text"]}'
+    file, alt = f"{SHOWN}/{Path(match['file']).name}", html.escape(match["alt"])
+    return f'<img src="{file}" alt="{alt}"{size}>\n\n{match["text"]}'
 
 
 def plain_copy(source: Path) -> str:
@@ -151,8 +151,8 @@ def plain_copy(source: Path) -> str:
     return notebooks.written(notebook)
 
 
-def _within(found: re.Match[str]) -> str:
-    content = base64.b64encode((FIGURES / found[1]).read_bytes()).decode()
+def _within(match: re.Match[str]) -> str:
+    content = base64.b64encode((FIGURES / match[1]).read_bytes()).decode()
     return f'src="data:image/svg+xml;base64,{content}"'
 
 

@@ -23,14 +23,14 @@ def evidence(cell: Cell, known: Mapping[str, Record], also: Path | None = None) 
     """A cell in the paper's unit: value and record of each seed, mean and deviation, printed value, verdict
     and reason. `known`: complete records by id, of the book and of the folder `also`.
     """
-    found = judge(cell.spec.cells(cell.profile), known)[cell.number]
+    judgement = judge(cell.spec.cells(cell.profile), known)[cell.number]
     lines = [
         (f"seed {run.seed}", *_value_and_file(cell, known.get(run.id), also))
         for run in cell.experiments
     ]
-    value = _mean(cell, found) or "nothing"
-    reason = f": {found.reason}" if found.reason else ""
-    verdict = f"measured {value}, printed {_printed(cell)}; {found.verdict}{reason}"
+    value = _mean(cell, judgement) or "nothing"
+    reason = f": {judgement.reason}" if judgement.reason else ""
+    verdict = f"measured {value}, printed {_printed(cell)}; {judgement.verdict}{reason}"
     return "\n".join([f"{cell.metric} ({cell.unit})", *aligned(lines), verdict])
 
 
@@ -49,10 +49,10 @@ def _value_and_file(cell: Cell, record: Record | None, also: Path | None) -> tup
     return formatted(value, None, cell.unit) or why, ", ".join(map(str, shown))
 
 
-def _mean(cell: Cell, found: Judgement) -> str:
+def _mean(cell: Cell, judgement: Judgement) -> str:
     """Mean and deviation over how many seeds; "" where nothing is measured."""
-    seeds = f" over {found.seeds} seed{'s' * (found.seeds > 1)}" if found.seeds else ""
-    return formatted(found.mean, found.std, cell.unit) + seeds
+    seeds = f" over {judgement.seeds} seed{'s' * (judgement.seeds > 1)}" if judgement.seeds else ""
+    return formatted(judgement.mean, judgement.std, cell.unit) + seeds
 
 
 def _printed(cell: Cell) -> str:
@@ -69,17 +69,17 @@ def comparison(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> s
         lines += [f"not what the paper ran: {', '.join(filter(None, (cell.substitute, rounds)))}"]
     lines += [f"printed  {_printed(cell)}"]
     for name, records in (("book", book), ("yours", yours)):
-        runs = tuple(one.experiment for one in records) or cell.experiments
+        runs = tuple(record.experiment for record in records) or cell.experiments
         of = attrs.evolve(cell, experiments=runs)
-        (found,) = judge([of], {one.experiment.id: one for one in records})
-        few = found.verdict == "pending" and found.seeds
-        verdict = f"no verdict below {planned(of)} seeds" if few else str(found)
+        (judgement,) = judge([of], {record.experiment.id: record for record in records})
+        few = judgement.verdict == "pending" and judgement.seeds
+        verdict = f"no verdict below {planned(of)} seeds" if few else str(judgement)
         if budget(cell.profile, cell.substitute) == REDUCED:
             verdict = "no verdict: with less, or on other data, only the table's rows are compared"
-        value = _mean(cell, found) or "not measured"
-        lines.append(f"{name:7}  {value}" + (f"  {verdict}" if found.seeds else ""))
-    before = {one.experiment.id: one for one in book}
-    lines += [_bits(cell, before.get(one.experiment.id), one) for one in yours]
+        value = _mean(cell, judgement) or "not measured"
+        lines.append(f"{name:7}  {value}" + (f"  {verdict}" if judgement.seeds else ""))
+    before = {record.experiment.id: record for record in book}
+    lines += [_bits(cell, before.get(record.experiment.id), record) for record in yours]
     return "\n".join(lines + _expected(cell, book, yours))
 
 
@@ -87,15 +87,15 @@ def _expected(cell: Cell, book: Sequence[Record], yours: Sequence[Record]) -> li
     """A line that says between which values one more seed of the cell would lie (95% prediction interval of
     the book's seeds, at least three), and which of yours do not.
     """
-    known = [value for one in book if (value := measured(one, cell)) is not None]
+    known = [value for record in book if (value := measured(record, cell)) is not None]
     if len(known) < 3 or not yours:
         return []
     half = stdtrit(len(known) - 1, 0.975) * np.std(known, ddof=1) * math.sqrt(1 + 1 / len(known))
     low, high = np.mean(known) - half, np.mean(known) + half
     away = [
-        str(one.experiment.seed)
-        for one in yours
-        if (value := measured(one, cell)) is None or not low <= value <= high
+        str(record.experiment.seed)
+        for record in yours
+        if (value := measured(record, cell)) is None or not low <= value <= high
     ]
     ends = " to ".join(formatted(float(end), None, cell.unit) for end in (low, high))
     said = f"outside: your seed {', '.join(away)}" if away else "yours lie within"
@@ -107,16 +107,16 @@ def _bits(cell: Cell, book: Record | None, yours: Record) -> str:
     where = f"seed {yours.experiment.seed}:"
     if book is None:
         return f"{where} the book has no record of it"
-    rounds = [[row["metrics"] for row in one.rounds] for one in (book, yours)]
+    rounds = [[row["metrics"] for row in record.rounds] for record in (book, yours)]
     if len(book.rounds) == len(yours.rounds) and all(
-        there.items() <= here.items() for there, here in zip(*rounds, strict=True)
+        book_row.items() <= row.items() for book_row, row in zip(*rounds, strict=True)
     ):
         return f"{where} all rounds equal the book's to the last bit"
     theirs, own = (
-        {"data": one.fingerprint[:12], "code": one.code}
-        | numerics(one.environment)
-        | {"device_name": one.environment.get("device_name")}
-        for one in (book, yours)
+        {"data": record.fingerprint[:12], "code": record.code}
+        | numerics(record.environment)
+        | {"device_name": record.environment.get("device_name")}
+        for record in (book, yours)
     )
     reason = ", ".join(
         f"{name} {theirs.get(name)} there, {own.get(name)} here"
@@ -129,6 +129,6 @@ def _bits(cell: Cell, book: Record | None, yours: Record) -> str:
             "; a GPU adds some numbers in another order each time" if cuda else ""
         )
     values = " there, ".join(
-        formatted(measured(one, cell), None, cell.unit) for one in (book, yours)
+        formatted(measured(record, cell), None, cell.unit) for record in (book, yours)
     )
     return f"{where} {values} here; not the same bits ({reason})"

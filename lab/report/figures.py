@@ -69,7 +69,7 @@ def image_rows(rows: Mapping[str, Any], title: str = "", inches: float = 0.62) -
     Raises InputError where the images have no common size, and where there is none.
     """
     parts = [torch.as_tensor(images).detach().cpu() for images in rows.values()]
-    parts = [one / 255 if one.dtype == torch.uint8 else one.float() for one in parts]
+    parts = [part / 255 if part.dtype == torch.uint8 else part.float() for part in parts]
     if len({part.shape[1:] for part in parts}) != 1:
         raise InputError("rows of images need images, all of one size")
     whole = torch.cat(parts)

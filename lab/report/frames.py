@@ -135,8 +135,8 @@ def metrics_frame(
     columns = [column.name for column in TableSpec.find(paper, str(table)).columns]
     runs = runs.sort_values("column", key=lambda of: of.map(columns.index), kind="stable")
     metrics = [record.metrics for record in runs["record"]]
-    found = pd.DataFrame(metrics, columns=sorted(set().union(*metrics)))
-    return runs[["column", "row", "profile", "seed"]].reset_index(drop=True).join(found)
+    values = pd.DataFrame(metrics, columns=sorted(set().union(*metrics)))
+    return runs[["column", "row", "profile", "seed"]].reset_index(drop=True).join(values)
 
 
 def best_cells(
@@ -186,8 +186,8 @@ def best_evidence(spec: TableSpec, measured: Mapping[str, Record]) -> list[Cell]
     return [*shown, *beside.values()]
 
 
-def _row(cell: Cell, found: Judgement, runs: Sequence[Record]) -> dict[str, Any]:
-    printed, runs = cell.published, runs if found.seeds else []
+def _row(cell: Cell, judgement: Judgement, runs: Sequence[Record]) -> dict[str, Any]:
+    printed, runs = cell.published, runs if judgement.seeds else []
     notes = [text for text in (printed.note if printed else "", cell.note) if text]
     names = ("paper", "table", "row", "column", "metric", "unit", "better")
     return {
@@ -197,13 +197,13 @@ def _row(cell: Cell, found: Judgement, runs: Sequence[Record]) -> dict[str, Any]
         "printed_text": printed.text if printed else "",
         "note": "; ".join(notes),
         "profile": cell.profile,
-        "measured": found.mean,
-        "std": found.std,
-        "seeds": found.seeds,
+        "measured": judgement.mean,
+        "std": judgement.std,
+        "seeds": judgement.seeds,
         "wanted": len(cell.experiments),
         "codes": len({run.code for run in runs}),
         "reckoned": AND.join(sorted({_reckoned(run) for run in runs})),
-        **{name: getattr(found, name) for name in ("difference", "verdict", "reason")},
+        **{name: getattr(judgement, name) for name in ("difference", "verdict", "reason")},
         "substitute": cell.substitute or "",
         "command": "" if cell.not_testable else cell.command(),
     }

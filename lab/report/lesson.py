@@ -94,8 +94,8 @@ class Run:
         that all clients sent up and were sent down.
         """
         rows = [
-            (one.round, 100 * one.metrics.get("accuracy", math.nan), one.up / MB, one.down / MB)
-            for one in self.results
+            (each.round, 100 * each.metrics.get("accuracy", math.nan), each.up / MB, each.down / MB)
+            for each in self.results
         ]
         names = ["round", "accuracy (%)", "up (MB)", "down (MB)"]
         return pd.DataFrame(rows, columns=names).set_index("round")
@@ -158,7 +158,7 @@ class Lesson:
 
     def members(self) -> list[Client]:
         """The clients that have data, with nothing in their memory."""
-        return [one for one in lab.make_clients(self.experiment(), self.task) if len(one)]
+        return [client for client in lab.make_clients(self.experiment(), self.task) if len(client)]
 
     def run(
         self,
@@ -191,7 +191,7 @@ class Lesson:
         """Draw each client's classes, with all clients."""
         clients = lab.make_clients(self.experiment(), self.task)
         labels = [client.labels.cpu() for client in clients]
-        parts = torch.arange(sum(map(len, labels))).split([len(one) for one in labels])
+        parts = torch.arange(sum(map(len, labels))).split([len(part) for part in labels])
         return partition_plot(torch.cat(labels), parts, self.task.dataset.classes, title=self.title)
 
 

@@ -70,11 +70,11 @@ def _formatted(text: str) -> str:
 def _with_comments(rows: list[str]) -> Iterator[str]:
     """Lines with comments that fit: one behind code that is too wide goes above it."""
     for row in rows:
-        found = re.match(r"^(\s*)(.*?)\s*#:? (.*)$", row)
-        if len(row) <= WIDTH or not found:
+        comment = re.match(r"^(\s*)(.*?)\s*#:? (.*)$", row)
+        if len(row) <= WIDTH or not comment:
             yield row
             continue
-        indent, code, words = found.groups()
+        indent, code, words = comment.groups()
         begin = f"{indent}# "
         yield from textwrap.wrap(words, WIDTH, initial_indent=begin, subsequent_indent=begin)
         if code:

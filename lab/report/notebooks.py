@@ -67,8 +67,8 @@ def chapters() -> list[str]:
 
 def title(path: Path) -> str:
     """The heading of a notebook, or its name where it has none."""
-    found = re.search(r"^# (.+)$", read(path).cells[0].source, re.MULTILINE)
-    return found[1] if found else path.stem
+    heading = re.search(r"^# (.+)$", read(path).cells[0].source, re.MULTILINE)
+    return heading[1] if heading else path.stem
 
 
 def tags(cell: Any) -> list[str]:
@@ -78,16 +78,16 @@ def tags(cell: Any) -> list[str]:
 
 def parameters(path: str | Path) -> dict[str, Any]:
     """The parameters of a notebook with their defaults, from its cell tagged `parameters`."""
-    found = {}
+    defaults = {}
     cells = [cell.source for cell in read(path).cells if "parameters" in tags(cell)]
     for node in ast.parse("\n".join(cells)).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
             try:
-                found[name] = ast.literal_eval(node.value)
+                defaults[name] = ast.literal_eval(node.value)
             except ValueError:
                 raise InputError(f"the default of {name} in {path} is not a plain value") from None
-    return found
+    return defaults
 
 
 def check_parameters(path: str | Path, given: Mapping[str, Any]) -> dict[str, Any]:

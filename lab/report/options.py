@@ -39,12 +39,12 @@ def settings(name: str) -> str:
     """The settings of an algorithm, with their printed values, the released ones where they differ,
     and what they mean. Raises InputError for an unknown algorithm.
     """
-    kind = algorithms.find(name)
-    cls: Any = kind.Settings
+    method = algorithms.find(name)
+    cls: Any = method.Settings
     printed, other = attrs.asdict(cls(), recurse=False), algorithms.switches(name)
     said, width = meanings(cls), min(shutil.get_terminal_size((100, 24)).columns, 100)
-    sets = " or ".join(ALWAYS_HERE[one] for one in kind.task_kinds)
-    served = f"for {' and '.join(kind.task_kinds)}, such as the data set {sets}"
+    sets = " or ".join(ALWAYS_HERE[kind] for kind in method.task_kinds)
+    served = f"for {' and '.join(method.task_kinds)}, such as the data set {sets}"
     about = "--set NAME=VALUE, printed value (released value):"
     lines = [f"{name}: {_title(name)}", served, "", about, ""]
     for key, value in printed.items():
@@ -56,18 +56,18 @@ def settings(name: str) -> str:
 
 def meanings(cls: type) -> dict[str, str]:
     """Comments `#:` above the fields of an attrs class and its bases, by field."""
-    found: dict[str, str] = {}
-    for one in reversed([base for base in cls.__mro__ if attrs.has(base)]):
+    comments: dict[str, str] = {}
+    for base in reversed(list(filter(attrs.has, cls.__mro__))):
         said: list[str] = []
-        for line in inspect.getsource(one).splitlines():
+        for line in inspect.getsource(base).splitlines():
             if line.startswith("    #: "):
                 said.append(line.strip().removeprefix("#: "))
             elif match := _FIELD.match(line):
-                found[match[1]] = " ".join(said) or found.get(match[1], "")
+                comments[match[1]] = " ".join(said) or comments.get(match[1], "")
                 said = []
             else:
                 said = []
-    return found
+    return comments
 
 
 def _title(name: str) -> str:

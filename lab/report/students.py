@@ -21,13 +21,13 @@ the plan has under *read before* is read before the lab of its week. The numbers
 names, no order."""
 
 
-def student(source: str | Path, here: Container[str] | None = None) -> Any:
+def student(source: str | Path, stems: Container[str] | None = None) -> Any:
     """A notebook for students (nbformat's node): without solutions, with answers to be filled in
     where a cell checks them. Its links lead to notebooks with these stems, by default all of the book.
     """
     notebook = notebooks.read(source)
     new = notebooks.needed("nbformat").v4.new_code_cell
-    beside = notebooks.chapters() if here is None else here
+    beside = notebooks.chapters() if stems is None else stems
     cells, solution = list[Any](), ""
     for cell in notebook.cells:
         tags = notebooks.tags(cell)
@@ -74,12 +74,12 @@ def write_students(sources: Iterable[Path], folder: Path) -> list[Path]:
     nbformat = notebooks.needed("nbformat")
     folder.mkdir(parents=True, exist_ok=True)
     sources, written = list(sources), []
-    here = {path.stem for path in (*sources, *folder.glob("*.ipynb"))} - {"index"}
+    stems = {path.stem for path in (*sources, *folder.glob("*.ipynb"))} - {"index"}
     for source in sources:
         written.append(folder / f"{source.stem}.ipynb")
-        nbformat.write(student(source, here), written[-1])
+        nbformat.write(student(source, stems), written[-1])
         classroom.copy_figures(written[-1])
-    texts = map(nbformat.v4.new_markdown_cell, index(folder, here))
+    texts = map(nbformat.v4.new_markdown_cell, index(folder, stems))
     kernel = {"kernelspec": notebooks.KERNEL}
     nbformat.write(
         nbformat.v4.new_notebook(cells=list(texts), metadata=kernel), folder / "index.ipynb"
@@ -87,21 +87,20 @@ def write_students(sources: Iterable[Path], folder: Path) -> list[Path]:
     return [*written, folder / "index.ipynb"]
 
 
-def index(folder: Path, here: set[str]) -> list[str]:
+def index(folder: Path, stems: set[str]) -> list[str]:
     """The texts of the index: the four weeks of the teachers' plan, and the parts of the book with links
     to their notebooks that lie in the folder; at the end those that are not the book's.
     """
     plan = PLAN.read_text(encoding="utf-8").split("\n## Four weeks")[1].split("\n#")[0]
-    weeks = classroom.linked(classroom.plain(f"## Four weeks{plan}"), here)
+    weeks = classroom.linked(classroom.plain(f"## Four weeks{plan}"), stems)
     texts = [_OPENING, *([weeks] if ".ipynb)" in weeks else []), "## All notebooks"]
     contents = yaml.safe_load((notebooks.ROOT / "_toc.yml").read_text(encoding="utf-8"))["parts"]
     parts = {
         part["caption"]: [Path(page["file"]).name for page in part["chapters"]] for part in contents
     }
-    parts["Others"] = sorted(here - {name for names in parts.values() for name in names})
+    parts["Others"] = sorted(stems - {name for names in parts.values() for name in names})
     for caption, names in parts.items():
-        found = [folder / f"{name}.ipynb" for name in names if name in here]
-        if found:
-            links = [f"- [{notebooks.title(path)}]({path.name})" for path in found]
+        if present := [folder / f"{name}.ipynb" for name in names if name in stems]:
+            links = [f"- [{notebooks.title(path)}]({path.name})" for path in present]
             texts.append("\n".join([f"### {caption}\n", *links]))
     return texts

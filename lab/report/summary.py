@@ -55,7 +55,7 @@ def summary_frame(measured: Sequence[Record], against: str | None = None) -> pd.
     numbers = ["value", "MB", "core seconds"]
     rows[numbers] = rows[numbers].astype(float)
     own = {"code"}.union(*(record.settings for record in measured))
-    chosen = set[str]().union(*(choices_of(one.experiment, one.settings) for one in measured))
+    chosen = set[str]().union(*(choices_of(run.experiment, run.settings) for run in measured))
     hidden = {"seed", "metric", *numbers, *ALWAYS} | chosen.difference(*map(_stated, measured))
 
     def differs(name: str) -> bool:
@@ -87,7 +87,7 @@ def name_of(measured: Sequence[Record]) -> Callable[[Record], str]:
     def name(record: Record) -> str:
         row = {**_row(record), "algorithm": record.experiment.algorithm}
         said = [
-            _text(row[one]) if one == "algorithm" else f"{one} {_text(row[one])}" for one in differ
+            _text(row[key]) if key == "algorithm" else f"{key} {_text(row[key])}" for key in differ
         ]
         return ", ".join(said) or row["algorithm"]
 
@@ -180,14 +180,14 @@ def _stated(record: Record) -> set[str]:
     """Settings in which a run differs from its defaults, with the names it was found by."""
     run = record.experiment
     given = ("algorithm", "variant", "dataset", "model")
-    mine = choices_of(run, record.settings)
+    own = choices_of(run, record.settings)
     try:
         bare = apply(run.profile, {name: getattr(run, name) for name in given})
         used = algorithms.create(run.algorithm, bare.settings, run.variant).settings  # type: ignore[attr-defined]
     except InputError:  # an algorithm that is not here (any more)
-        return set(mine)
+        return set(own)
     plain = choices_of(bare, attrs.asdict(used))
-    return {name for name, value in mine.items() if plain.get(name) != value}.union(given)
+    return {name for name, value in own.items() if plain.get(name) != value}.union(given)
 
 
 def split_in_words(partition: Mapping[str, Any]) -> str:

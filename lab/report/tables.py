@@ -42,8 +42,8 @@ def table(
     Other arguments and errors as in `table_frame`.
     """
     if table is None:
-        mine = [record for record in records_below(paper) if record.status == "complete"]
-        return style.sentences(summary_frame(mine))
+        runs = [record for record in records_below(paper) if record.status == "complete"]
+        return style.sentences(summary_frame(runs))
     spec = TableSpec.find(paper, str(table))
     frame = evidence_frame(paper, table, profile, measured)
     title, names = heading(spec), columns or [column.name for column in spec.columns]
@@ -112,7 +112,7 @@ def _grids(frame: pd.DataFrame, names: Sequence[str], title: str) -> str:
     """The cells of some columns as HTML tables of at most `ACROSS` columns; measures of a column together."""
     names = [name for name in names if name in set(frame["column"])]
     of = frame[frame["column"].isin(names)].replace(
-        {"column": {one: _wrapped(one) for one in names}}
+        {"column": {name: _wrapped(name) for name in names}}
     )
     several = of.groupby(["row", "column"])["metric"].nunique().max() > 1
     heads = ["column", "measure"] if several else ["column"]
@@ -120,7 +120,7 @@ def _grids(frame: pd.DataFrame, names: Sequence[str], title: str) -> str:
     keys = (
         of[heads]
         .drop_duplicates()
-        .sort_values("column", key=lambda one: one.map(order), kind="stable")
+        .sort_values("column", key=lambda column: column.map(order), kind="stable")
     )
     wide = of.pivot(index="row", columns=heads, values="html")
     rows = list(dict.fromkeys(of["row"]))
@@ -130,14 +130,14 @@ def _grids(frame: pd.DataFrame, names: Sequence[str], title: str) -> str:
     wide = wide.rename(index=escape).rename_axis(index=None, columns=lambda _: "").fillna("")
     each = max(1, ACROSS * len(names) // max(1, len(keys)))
     parts = [list(order)[start : start + each] for start in range(0, len(order), each)]
-    found = []
+    grids = []
     for part in parts:
         caption = f"<caption><span>{escape(title)}</span></caption><thead>"
         of_part = wide[part][(wide[part] != "").any(axis=1)]
         html = style.html_table(of_part, escape=False).replace("<thead>", caption, 1)
-        found.append(f'<div style="overflow-x:auto">{html}</div>')
+        grids.append(f'<div style="overflow-x:auto">{html}</div>')
         title = "The same, further columns"
-    return "".join(found)
+    return "".join(grids)
 
 
 def _wrapped(name: str) -> str:
@@ -207,9 +207,9 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
             "directions are judged between rows of one budget."
         )
     reduced = [Profile.load(name) for name in BEST_FIRST[1:] if (seen["profile"] == name).any()]
-    for one in reduced:
-        said = one.meaning if compared else one.budget
-        lines.append(f"<i>{budget_name(one.name)}</i>: {escape(said)}")
+    for level in reduced:
+        said = level.meaning if compared else level.budget
+        lines.append(f"<i>{budget_name(level.name)}</i>: {escape(said)}")
     if substitutes := sorted(set(seen["substitute"]) - {""}):
         lines.append(
             f"† measured on other data than the paper's: {escape('; '.join(substitutes))}."
@@ -219,7 +219,7 @@ def _note(frame: pd.DataFrame, spec: TableSpec) -> str:
     about = [re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(spec.note or ""))]
     if spec.unfair and reduced:
         lines.append(f"No fair comparison; counts for no total, no claim: {escape(spec.unfair)}.")
-    about += [f"<i>{budget_name(one.name)}</i>: {escape(one.description)}" for one in reduced]
+    about += [f"<i>{budget_name(level.name)}</i>: {escape(level.description)}" for level in reduced]
     return f"<p>{'<br>'.join(lines)}</p>" + style.folded(
         "About this table and its budget", "".join(f"<p>{text}</p>" for text in about if text)
     )
@@ -254,7 +254,7 @@ def _details(frame: pd.DataFrame) -> str:
     remark = ""
     if versions.any():
         remark = f"Means over runs of several versions of the program: {versions.sum()}."
-    ways = sorted({way for one in frame["reckoned"] for way in one.split(AND) if way})
+    ways = sorted({way for reckoned in frame["reckoned"] for way in reckoned.split(AND) if way})
     if len(ways) > 1:
         remark += f" The runs were computed in {AND.join(ways)}; differences of rows may mix these."
     return style.folded(

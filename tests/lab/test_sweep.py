@@ -17,7 +17,7 @@ from core.files import FileError, alone
 from lab import Experiment, queue
 from lab.queue import Pending
 from lab.ray import LOSSES, Lost, Progress, perform, sweep, workers
-from lab.ray.local import Here, LocalWorkers
+from lab.ray.local import LocalWorkers, ThisProcess
 from lab.source import code_version
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def serial(items, out: Path, workers: int = 1) -> list[Progress]:
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // workers))
     try:
-        return run(items, Here(), out)
+        return run(items, ThisProcess(), out)
     finally:
         torch.set_num_threads(threads)
 
@@ -195,7 +195,7 @@ def test_the_queue_goes_on_after_an_error_of_any_kind(tmp_path, monkeypatch):
     monkeypatch.setattr("lab.ray.measure", failing)
     lock = queue.places(items[1].experiment, "adhoc", tmp_path)[1].with_suffix(".lock")
     with alone(lock, "this test"):
-        table = run(items, Here(), tmp_path, until=time.time() + 600)
+        table = run(items, ThisProcess(), tmp_path, until=time.time() + 600)
     states = ["failed", "cut", "failed", "failed", "stuck", "complete"]
     assert [one.state for one in table] == states
     told = ["damaged", "another process is at", "RuntimeError: out of memory: tried", "MemoryError"]

@@ -98,10 +98,10 @@ def test_a_value_is_the_one_that_is_written(folder):
 def test_a_column_may_have_seeds_of_its_own(folder):
     a, *_ = cells(folder, YAML.replace("alpha: 0.1,", "alpha: 0.1, seeds: [7, 2],"))
     assert [run.seed for run in a.experiments] == [7, 2]
-    assert [run.seed for run in a.chosen([2])] == [2]
+    assert [run.seed for run in a.experiments_of([2])] == [2]
     with pytest.raises(InputError, match="has the seeds 7, 2, not 4"):
-        a.chosen([4])
-    assert [run.seed for run in a.chosen([4, 7], free=True)] == [4, 7]
+        a.experiments_of([4])
+    assert [run.seed for run in a.experiments_of([4, 7], free=True)] == [4, 7]
 
 
 def test_a_profile_comes_after_stand_ins_and_a_tables_own_part_comes_last(folder):

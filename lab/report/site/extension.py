@@ -40,11 +40,11 @@ def link_terms(page: str, doctree: nodes.document) -> None:
         if _is_apart(text):
             continue
         parts, at = list[nodes.Node](), 0
-        for found in pattern.finditer(text):
-            if (term := found[1].lower()) not in linked:
+        for match in pattern.finditer(text):
+            if (term := match[1].lower()) not in linked:
                 linked.add(term)
-                parts += [nodes.Text(text[at : found.start()]), _role(page, found[0], names[term])]
-                at = found.end()
+                parts += [nodes.Text(text[at : match.start()]), _role(page, match[0], names[term])]
+                at = match.end()
         if parts:
             text.parent.replace(text, [*parts, nodes.Text(text[at:])])
 
@@ -68,7 +68,7 @@ def _without_thebe(
 ) -> None:
     """Leave out scripts for live code, which needs other servers; Jupyter Book always adds them."""
     scripts = context.get("script_files", [])
-    context["script_files"] = [one for one in scripts if "thebe" not in str(vars(one)).lower()]
+    context["script_files"] = [file for file in scripts if "thebe" not in str(vars(file)).lower()]
 
 
 def _with_terms(app: Any, doctree: nodes.document) -> None:

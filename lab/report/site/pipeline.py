@@ -185,6 +185,6 @@ def _sphinx() -> None:
     if done.returncode or not (HTML / "index.html").is_file():
         shutil.rmtree(BUILD / ".doctrees", ignore_errors=True)
         lines = log.read_text(encoding="utf-8").splitlines()
-        told = [line for line in lines if "WARNING" in line or "ERROR" in line] or lines[-20:]
-        print("\n".join(told), file=sys.stderr)
+        problems = [line for line in lines if "WARNING" in line or "ERROR" in line] or lines[-20:]
+        print("\n".join(problems), file=sys.stderr)
         raise InputError(f"Jupyter Book warned or failed, see above; all of it is in {log}")
