@@ -111,17 +111,13 @@ def progress(paper: str | None = None, measured: Mapping[str, Record] | None = N
 def _grids(frame: pd.DataFrame, names: Sequence[str], title: str) -> str:
     """The cells of some columns as HTML tables of at most `ACROSS` columns; measures of a column together."""
     names = [name for name in names if name in set(frame["column"])]
-    of = frame[frame["column"].isin(names)].replace(
-        {"column": {name: _wrapped(name) for name in names}}
-    )
+    of = frame[frame["column"].isin(names)]
+    of = of.assign(column=of["column"].map(_wrapped))
     several = of.groupby(["row", "column"])["metric"].nunique().max() > 1
     heads = ["column", "measure"] if several else ["column"]
     order = {_wrapped(name): place for place, name in enumerate(names)}
-    keys = (
-        of[heads]
-        .drop_duplicates()
-        .sort_values("column", key=lambda column: column.map(order), kind="stable")
-    )
+    keys = of[heads].drop_duplicates()
+    keys = keys.sort_values("column", key=lambda column: column.map(order), kind="stable")
     wide = of.pivot(index="row", columns=heads, values="html")
     rows = list(dict.fromkeys(of["row"]))
     wide = wide.reindex(

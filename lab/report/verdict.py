@@ -269,10 +269,8 @@ def _judge(
     printed = cell.published.value if cell.published else None
     difference = None if printed is None else mean - printed
     if printed is None:
-        said = (
-            "not compared",
-            f"printed as {cell.published.text}" if cell.published else "no printed number",
-        )
+        why = f"printed as {cell.published.text}" if cell.published else "no printed number"
+        said = "not compared", why
     elif cell.spec.compare == "none" or unfair(cell):
         said = "not compared", unfair(cell) or "the table is a description"
     elif budget(cell.profile, cell.substitute) == REDUCED:
