@@ -28,10 +28,10 @@ fediod: {gan_last_lr: 0.0}, fedvck: {stop_factor: null}, flmrcm: {identifier_wid
 
 @attrs.frozen
 class Imported:
-    """Counts of an import's records. `apart` are those of the new that no table asks for."""
+    """Counts of an import's records. `of_no_table` are those of the new that no table asks for."""
 
     new: int
-    apart: int
+    of_no_table: int
     known: int
     unfinished: int
 
@@ -62,7 +62,7 @@ def import_records(folder: str | Path, root: Path | None = None) -> Imported:
         record.save(home)
     return Imported(
         new=len(fresh),
-        apart=len(fresh.keys() - papers.keys()),
+        of_no_table=len(fresh.keys() - papers.keys()),
         known=len(complete) - len(fresh),
         unfinished=len(given) - len(complete),
     )

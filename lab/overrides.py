@@ -30,7 +30,7 @@ class Override:
     #: whether its values are upper limits
     limits: bool = False
 
-    def on(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def changes_to(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return its changes of the fields so far."""
         if self.model is not None and fields.get("model", defaults()["model"]) != self.model:
             return {}
@@ -75,7 +75,7 @@ def merge(overrides: Iterable[Override], alpha: float | None = None) -> Merged:
     fields: dict[str, Any] = {}
     steps: list[tuple[str, Mapping[str, Any]]] = []
     for override in overrides:
-        if not (changed := override.on(fields)):
+        if not (changed := override.changes_to(fields)):
             continue
         before, fields = fields, combined(fields, changed)
         steps.append((override.where, changed))

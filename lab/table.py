@@ -556,13 +556,15 @@ class Cell:
         parts = [self.paper, self.table, self.row, self.column, *metric]
         return "/".join(slug(part) for part in parts)
 
-    def experiments_of(self, seeds: Collection[int] | None, free: bool = False) -> list[Experiment]:
+    def experiments_of(
+        self, seeds: Collection[int] | None, any_seed: bool = False
+    ) -> list[Experiment]:
         """The experiments of these seeds; None: all. Raises InputError for a seed that the table does
-        not have, unless any seed is `free` to be taken.
+        not have, unless `any_seed` may be taken.
         """
         known = {run.seed: run for run in self.experiments}
         for seed in seeds or ():
-            if seed not in known and not free:
+            if seed not in known and not any_seed:
                 raise InputError(
                     f"{self.address} has the seeds {', '.join(map(str, known))}, not {seed}; `check`, "
                     "and `run` with --out, take any"

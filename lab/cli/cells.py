@@ -212,7 +212,7 @@ def check(
     agreed = {numerics(record.environment)["precision"] for record in book}
     precision = agreed.pop() if precision == "auto" and len(agreed) == 1 else precision
     runtime, yours = Runtime.choose(device, precision), []
-    runs = target.experiments_of(seed, free=True)
+    runs = target.experiments_of(seed, any_seed=True)
     make_folder(out, "--out")
     if took := [record.core_seconds for record in book if not math.isnan(record.core_seconds)]:
         usual = f"{statistics.mean(took):,.0f} s of one core"
@@ -294,7 +294,7 @@ def import_(folder: Annotated[Path, Argument(help="The --out folder of run.")]) 
 
     done = importing.import_records(folder)
     print(f"{done.new} records imported, {done.known} known before, {done.unfinished} not finished")
-    if done.apart:
+    if done.of_no_table:
         print(
-            f"{done.apart} of the imported fill no cell of a table: no table states their settings"
+            f"{done.of_no_table} of the imported fill no cell of a table: no table states their settings"
         )

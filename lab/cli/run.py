@@ -93,7 +93,7 @@ def run(
     else:
         _alone("--cell", single)
         table_cell = TableSpec.find_cell(cell, profile)
-        _measure(table_cell.experiments_of(seed, free=out is not None), out, how, table_cell)
+        _measure(table_cell.experiments_of(seed, any_seed=out is not None), out, how, table_cell)
 
 
 def option(name: str) -> str:

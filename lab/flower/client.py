@@ -92,7 +92,7 @@ def _clients(
     return stated, [owner(task, number, stated.seed, stated.train_fraction)]
 
 
-def own(context: Context) -> tuple[Experiment, Client]:
+def experiment_and_client(context: Context) -> tuple[Experiment, Client]:
     """The experiment, and this node's client, without its memory. Raises FileError where the data of the
     run cannot be had here: the names of its files are the node's own.
     """
@@ -133,7 +133,7 @@ class Memory:
         return Path(folder) / f"{self.key}.safetensors" if folder else None
 
     @contextlib.contextmanager
-    def alone(self, private: bool) -> Iterator[None]:
+    def exclusive(self, private: bool) -> Iterator[None]:
         """Answer one question at a time: Flower's processes of one memory would draw the same noise.
         InputError for a private run on own data without a folder in which one can wait for the other.
         """
@@ -186,7 +186,7 @@ class Memory:
 @discreet
 def introduce(message: Message, context: Context) -> Message:
     """Return the number of this client, and of its samples."""
-    _, client = own(context)
+    _, client = experiment_and_client(context)
     about = ConfigRecord({"client": client.id, "samples": len(client)})
     return Message(RecordDict({wire.META: about}), reply_to=message)
 
@@ -198,7 +198,7 @@ def answer(message: Message, context: Context) -> Message:
     """The client's answer to a question of the server. InputError for an unknown question, for a run beyond
     the node's budget, and for a private one on own data without a folder.
     """
-    experiment, client = own(context)
+    experiment, client = experiment_and_client(context)
     received, asked = wire.message(message.content, client.task.runtime.device)
     question, path = json.loads(asked)
     algorithm = experiment.new_algorithm()
@@ -207,7 +207,7 @@ def answer(message: Message, context: Context) -> Message:
     memory = Memory(context, key_of(context, experiment, client.id))
     charge(context, memory.key, algorithm, _folder(context, "memory"))
     identity = fingerprint(asked + json.dumps(received.meta, sort_keys=True), received.tensors)
-    with memory.alone(algorithm.private):
+    with memory.exclusive(algorithm.private):
         before, secret = memory.recall(identity, client.task.runtime.device)
         # all draws below the same node of the tree of random streams as in one process
         rng = Rng(experiment.seed, tuple(path))

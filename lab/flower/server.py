@@ -173,7 +173,7 @@ class Link:
                 time.sleep(0.5)
         return [self.clients[number] for number in range(self.expected)]
 
-    def ask(
+    def call(
         self,
         question: str,
         clients: Sequence[Remote],
@@ -218,11 +218,11 @@ class Link:
         return {client.id: answers[client.id] for client in clients if client.id in answers}
 
 
-def across(algorithm: Algorithm, link: Link) -> Algorithm:
+def over_link(algorithm: Algorithm, link: Link) -> Algorithm:
     """Return an algorithm whose clients are called across a link."""
     kind: Any = type(algorithm)
 
-    class Across(kind):
+    class OverLink(kind):
         """An algorithm as it was, but for where clients answer."""
 
         remote = True
@@ -237,9 +237,9 @@ def across(algorithm: Algorithm, link: Link) -> Algorithm:
             self, call: str, clients: Any, messages: Any, rng: Rng, form: Any = None
         ) -> dict[int, Message]:
             """Asked, not computed."""
-            return link.ask(call, clients, messages, rng, most_bytes(*form))
+            return link.call(call, clients, messages, rng, most_bytes(*form))
 
-    return Across(algorithm.settings, algorithm.schedule)
+    return OverLink(algorithm.settings, algorithm.schedule)
 
 
 def server_task(experiment: Experiment, context: Context, samples: int) -> Task:
@@ -290,7 +290,7 @@ def federate(grid: Grid, context: Context) -> Record:
         experiment,
         task=task,
         clients=clients,  # type: ignore[arg-type]
-        algorithm=across(experiment.new_algorithm(), link),
+        algorithm=over_link(experiment.new_algorithm(), link),
         record=path,
         notes=link.notes,
     )

@@ -340,7 +340,7 @@ def test_a_node_with_its_own_folder_has_the_data_of_that_folder_only(tmp_path):
         return {"experiment": json.dumps(stated.to_dict()), "server-data": str(tmp_path)}
 
     where = {"partition-id": 1, "data": str(tmp_path)}
-    _, found = client.own(Context(1, 5, where, RecordDict(), config(stated)))
+    _, found = client.experiment_and_client(Context(1, 5, where, RecordDict(), config(stated)))
     assert found.id == 1 and torch.equal(found.images, part.images)
     assert torch.equal(found.labels, part.labels)
     stated = attrs.evolve(stated, evaluate_on="val", train_fraction=0.5)
@@ -348,7 +348,7 @@ def test_a_node_with_its_own_folder_has_the_data_of_that_folder_only(tmp_path):
     with pytest.raises(InputError, match="no validation images"):
         server.server_task(stated, at_server, 10)
     held_out = math.ceil(len(part) / 10)
-    _, found = client.own(Context(1, 5, where, RecordDict(), config(stated)))
+    _, found = client.experiment_and_client(Context(1, 5, where, RecordDict(), config(stated)))
     assert len(found) == math.ceil((len(part) - held_out) / 2)
     test = task.dataset.test
     some = {"val_images": test.images[:7, 0].numpy(), "val_labels": test.labels[:7, None].numpy()}

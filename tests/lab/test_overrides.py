@@ -80,7 +80,7 @@ def test_merging_leaves_its_parts_alone():
     ],
 )
 def test_an_override_counts_where_it_fits(part, changed):
-    assert part.on({"algorithm": "fedavg"}) == changed
+    assert part.changes_to({"algorithm": "fedavg"}) == changed
 
 
 # --- where a value comes from

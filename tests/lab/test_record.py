@@ -250,14 +250,14 @@ def test_import_copies_what_is_complete_and_never_replaces_a_record(results, tmp
     there = tmp_path / "there"
     put(there, written(), paper="fedvck")
     measured(there, seed=1, status="running")
-    assert import_records(there) == Imported(1, apart=1, known=0, unfinished=1)
+    assert import_records(there) == Imported(1, of_no_table=1, known=0, unfinished=1)
     kept = results / "fedvck" / f"{small().id}.json"
     before = kept.read_bytes()
     assert json.loads(before) == json.loads(written())
     better = json.loads(written())
     everywhere(better, "accuracy", 1.0)
     put(there, better, paper="zzz")
-    assert import_records(str(there)) == Imported(0, apart=0, known=2, unfinished=1)
+    assert import_records(str(there)) == Imported(0, of_no_table=0, known=2, unfinished=1)
     for name, paper, said in (
         ("best.json", "zzz", f"must be called {kept.name}"),
         ("", "<b>", "named after a paper"),
@@ -317,14 +317,14 @@ def test_a_run_is_the_books_where_a_table_asks_for_it(results, tmp_path, monkeyp
     cell = SimpleNamespace(experiments=(asked,), paper="reference")
     table = SimpleNamespace(cells=lambda profile: [cell])
     monkeypatch.setattr(importing.TableSpec, "all", lambda: [table])
-    assert import_records(own) == Imported(2, apart=1, known=0, unfinished=0)
+    assert import_records(own) == Imported(2, of_no_table=1, known=0, unfinished=0)
     assert records().keys() == {drawn(1.0).id} and record.find(records(), asked)
     assert (results / "adhoc" / f"{small().id}.json").exists()
-    assert import_records(own) == Imported(0, apart=0, known=2, unfinished=0)
+    assert import_records(own) == Imported(0, of_no_table=0, known=2, unfinished=0)
     # a run that was begun here and ended elsewhere
     here = results / "reference" / f"{drawn(1.0).id}.json"
     attrs.evolve(Record.load(here), status="running").save(here)
-    assert import_records(own) == Imported(1, apart=0, known=1, unfinished=0)
+    assert import_records(own) == Imported(1, of_no_table=0, known=1, unfinished=0)
     assert Record.load(here).status == "complete"
 
 

@@ -101,7 +101,7 @@ def test_a_column_may_have_seeds_of_its_own(folder):
     assert [run.seed for run in a.experiments_of([2])] == [2]
     with pytest.raises(InputError, match="has the seeds 7, 2, not 4"):
         a.experiments_of([4])
-    assert [run.seed for run in a.experiments_of([4, 7], free=True)] == [4, 7]
+    assert [run.seed for run in a.experiments_of([4, 7], any_seed=True)] == [4, 7]
 
 
 def test_a_profile_comes_after_stand_ins_and_a_tables_own_part_comes_last(folder):

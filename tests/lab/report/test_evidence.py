@@ -77,7 +77,7 @@ def test_a_seed_of_ones_own_has_a_line_below_print_and_book_and_no_verdict(cell,
     accuracy = 100 * own.metrics["accuracy"]
     assert lines[3] == f"yours    {accuracy:.2f} over 1 seed  no verdict below 10 seeds"
     assert lines[4] == "seed 77: the book has no record of it"
-    assert [run.seed for run in cell.experiments_of([77, 0], free=True)] == [77, 0]
+    assert [run.seed for run in cell.experiments_of([77, 0], any_seed=True)] == [77, 0]
     place = ["reference/1/FedAvg/mnist-0.05", "--profile", "quick", "--seed", "77"]
     assert main(["check", *place, "--out", str(tmp_path)]) == 0
     assert "seed 77: the book has no record of it" in capsys.readouterr().out
