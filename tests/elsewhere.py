@@ -43,20 +43,22 @@ class WrongPlace(RuntimeError):
     """What CUDA would have refused."""
 
 
-def tensors_of(*given: Any) -> Iterator[torch.Tensor]:
+def tensors_of(*given: Any) -> list[torch.Tensor]:
     """All tensors in arguments or results, in their order."""
+    found: list[torch.Tensor] = []
     for each in given:
         if isinstance(each, torch.Tensor):
-            yield each
+            found.append(each)
         elif isinstance(each, (list, tuple)):
-            yield from tensors_of(*each)
+            found += tensors_of(*each)
         elif isinstance(each, dict):
-            yield from tensors_of(*each.values())
+            found += tensors_of(*each.values())
+    return found
 
 
 def has_no_numbers(tensors: list[torch.Tensor]) -> bool:
     """Whether an operation is on PyTorch's device "meta": forward differentiation asks there for shapes."""
-    return any(tensor.device.type == "meta" for tensor in tensors)
+    return any(tensor.is_meta for tensor in tensors)
 
 
 class _Operations(TorchDispatchMode):
@@ -66,7 +68,7 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, places, op = kwargs or {}, self.places, func.overloadpacket
-        tensors = [*tensors_of(args, kwargs)]
+        tensors = tensors_of(args, kwargs)
         there = [places.holds(t) for t in tensors]
         if places.placing or has_no_numbers(tensors):
             return func(*args, **kwargs)
@@ -105,7 +107,8 @@ class _Operations(TorchDispatchMode):
             raise WrongPlace(f"{op}: {[tuple(t.shape) for t in here]} on the CPU, others on cuda")
         if op in WAITS or (op is aten.repeat_interleave and kwargs.get("output_size") is None):
             places.wait(str(op).removeprefix("aten."))
-        places.fitting(kwargs.get("generator"), True, str(op))
+        if (generator := kwargs.get("generator")) is not None:
+            places.fitting(generator, True, str(op))
 
 
 class Elsewhere(TorchFunctionMode):
@@ -173,7 +176,7 @@ class Elsewhere(TorchFunctionMode):
             return self._to(args[0], args[1:], kwargs)
         if kwargs.get("device") is not None:
             return self._made(func, args, kwargs)
-        if next(tensors_of(args, kwargs), None) is None:
+        if not any(isinstance(one, torch.Tensor) for one in args) and not tensors_of(args, kwargs):
             return self._placed(CPU, lambda: func(*args, **kwargs))
         return func(*args, **kwargs)
 

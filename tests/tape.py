@@ -52,7 +52,7 @@ class Tape(TorchDispatchMode):
         asks = func.overloadpacket in WAITS
         if (
             func.namespace in SILENT
-            or has_no_numbers([*tensors_of(args, kwargs)])
+            or has_no_numbers(tensors_of(args, kwargs))
             or (asks and self.places.placing)
         ):
             return func(*args, **kwargs)  # a CPU looks at what it places, a GPU does not
