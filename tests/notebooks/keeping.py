@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import nbformat
 import pytest
@@ -27,8 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep", type=Path, required=True, help="the folder of executed notebooks")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    os.environ.update(notebooks.environment(), TQDM_DISABLE="1")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Start the kernel of a notebook with what it needs to find the package and the data."""
+    if not isinstance(item, IPyNbCell):
+        return (yield)
+    with patch.dict(os.environ, notebooks.environment(), TQDM_DISABLE="1"):
+        return (yield)
 
 
 @functools.cache
@@ -53,6 +59,7 @@ def code_cells(notebook: Any) -> list[Any]:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Give a cell the outputs that nbval compares with; it compares none where there are none."""
     if isinstance(item, IPyNbCell):
+        item.add_marker(pytest.mark.timeout(900))
         copy = item.config.option.keep / item.path.name
         if executing.note(copy)["key"] == key(item.path):
             cell = kept(copy)[item.cell_num]
