@@ -5,6 +5,7 @@ with all that they load.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import re
 import shutil
 from collections.abc import Iterable
@@ -28,8 +29,8 @@ MathJax = {tex: {inlineMath: [["$", "$"]], processEscapes: true, tags: "none"}};
 .reveal h1 {font-size: 1.9em} .reveal h2 {font-size: 1.4em}
 .reveal :is(h1, h2, h3) {text-transform: none !important}
 .reveal section img {max-height: 560px; width: auto; max-width: 100%; margin: 0}
-.reveal section .core-figure svg {max-height: 620px; max-width: 100%}
-.reveal section:has(.jp-OutputArea-child:nth-child(2) .core-figure) svg {max-height: 300px}
+.reveal section .core-figure svg {max-height: 540px; width: 85%}
+.reveal section:has(.jp-OutputArea-child:nth-child(2) .core-figure) svg {max-height: 270px; width: auto}
 .reveal table {font-size: .62em} .jp-InputPrompt, .jp-OutputPrompt {display: none}
 </style>{%- endblock -%}
 {%- block footer_js -%}<script src="reveal/dist/reveal.js"></script>
@@ -76,24 +77,25 @@ def write_slides(sources: Iterable[Path], folder: Path) -> list[Path]:
 
 def deck(notebook: Any) -> Any:
     """The slides of an executed notebook (nbformat's node): its title and question, then each tagged cell;
-    a text without a heading gets that of its section.
+    what has no heading gets that of its section.
     """
     first = classroom.plain(notebook.cells[0].source)
     question = re.search(r"\*Question:\* (.*?)\\\n", first, re.DOTALL)
     asked = question[1][0].upper() + question[1][1:] if question else ""
     opening = [f"{first.splitlines()[0]}\n\n{asked}", *re.findall(r"(?m)^<img [^\n]*>$", first)]
-    cells, heading = list(map(notebooks.needed("nbformat").v4.new_markdown_cell, opening)), ""
+    text_cell = notebooks.needed("nbformat").v4.new_markdown_cell
+    on_slides, heading = [[text_cell(part)] for part in opening], ""
     for cell in notebook.cells[1:]:
-        headings = re.findall(r"^#+ .*$", cell.source, re.MULTILINE) * (
-            cell.cell_type == "markdown"
-        )
+        prose = cell.cell_type == "markdown"
+        headings = re.findall(r"^#+ .*$", cell.source, re.MULTILINE) if prose else []
         if _on_slide(cell):
-            if cell.cell_type == "markdown":
-                text = re.sub(r"\[([^\]]+)\]\(\d\d_[^)]*\)", r"\1", classroom.plain(cell.source))
-                cell.source = text if headings else f"{heading}\n\n{text}"
-            cells.append(cell)
+            if prose:
+                text = classroom.plain(cell.source)
+                cell.source = re.sub(r"\[([^\]]+)\]\(\d\d_[^)]*\)", r"\1", text)
+            on_slides.append([cell] if headings else [text_cell(heading), cell])
         heading = headings[-1] if headings else heading
-    for cell in cells:
-        cell.metadata["slideshow"] = {"slide_type": "slide"}
-    notebook.cells = cells
+    for slide in on_slides:
+        for place, cell in enumerate(slide):
+            cell.metadata["slideshow"] = {"slide_type": "-" if place else "slide"}
+    notebook.cells = list(itertools.chain(*on_slides))
     return notebook
