@@ -5,6 +5,7 @@ Only the last test imports the package, to compare what it says of the same numb
 
 import csv
 import json
+import math
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -100,7 +101,24 @@ def test_63_settings_of_fedvck_were_seen_with_test_images_of_one_column(runs):
     assert [len(large[name]) for name in names[:3]] == [10, 6, 3]
 
 
+def test_the_attack_hardly_passes_its_positive_control_and_the_nearest_upload_does(runs):
+    """Real images in the clear: mean AUC, chance (Mann and Whitney), members found at 1% false alarms."""
+    clear = [
+        run["metrics"]
+        for run in runs
+        if run["experiment"]["algorithm"] == "random_selection" and run["experiment"].get("attack")
+    ]
+    sizes = [[n for name, n in one.items() if name.startswith("mia_members/")] for one in clear]
+    above = [statistics.fmean((2 * n + 1) ** 0.5 / 12**0.5 / n for n in of) for of in sizes]
+    chance = 0.5 + statistics.fmean(above) / (2 * math.pi) ** 0.5
+    areas = [one["mia_auc_mean"] for one in clear]
+    assert statistics.fmean(areas) == pytest.approx(0.530, abs=0.001)
+    assert chance == pytest.approx(0.527, abs=0.001)
+    assert min(one["mia_nearest_pixels_tpr_0.01"] for one in clear) > 0.2
+
+
 def test_the_package_says_the_same():
+    from lab.report.frames import table_frame
     from lab.report.totals import by_paper
     from lab.report.tuning import settings_seen
 
@@ -111,5 +129,11 @@ def test_the_package_says_the_same():
         column = table.iloc[:, PAPERS.index(paper)]
         assert column.iloc[:-1].sum() == column.iloc[-1] == len(rows)
     assert table.loc[["costs: equivalent", "costs: different"], "FedVCK"].tolist() == [4, 2]
+    for number in (4, 5, 6):
+        cells = table_frame("fedmk", number, "paper").dropna(subset="printed")
+        short = cells[cells["seeds"].between(1, cells["wanted"] - 1)]
+        assert set(short["verdict"]) == {"pending"}
+    cells = table_frame("fedmk", 1, "paper").query("row == 'FedMK'").set_index("column")["verdict"]
+    assert set(cells.filter(like="cifar10-")) == {"depends on our choice"}
     seen = settings_seen("cifar10", 0.05).set_index("method")
     assert seen.loc[["FedVCK", "FedDM", "FedAvg"]].values.tolist() == [[63, 10], [11, 6], [7, 3]]
