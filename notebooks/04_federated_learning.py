@@ -45,7 +45,7 @@ from lab.report import curves, lines, partition_plot, show, source, table
 from lab.report.lesson import Lesson
 
 # what all runs of this page share: `lesson.run(method)` is one of them, and
-# `lesson.but(alpha=1.0)` is the same with another split
+# `lesson.changed(alpha=1.0)` is the same with another split
 lesson = Lesson(
     profile,
     "fedavg",
@@ -174,7 +174,7 @@ def drift_and_distance(plan):
 rows = []
 for value in (0.05, 0.3, 1.0, 10.0, 100.0):
     for steps in (2, 10):
-        plan = lesson.but(alpha=value).experiment(local_steps=steps)
+        plan = lesson.changed(alpha=value).experiment(local_steps=steps)
         rows.append(
             (value, drift_and_distance(plan)[0], f"{steps} local steps")
         )
@@ -379,7 +379,7 @@ assert abs(sent / bytes_per_mb - 12.2) < 0.05, (
 #
 #
 # def by_rule(alpha):
-#     plan = lesson.but(alpha=alpha).experiment
+#     plan = lesson.changed(alpha=alpha).experiment
 #     state, sent, honest = one_round(plan(local_steps=40))
 #     liar = max(honest, key=lambda k: honest[k].meta["samples"])
 #     turned = {

@@ -216,7 +216,7 @@ def layer_gaps(pictures):
     ]
 
 
-free, _, free_loss = condensed(*client, free=True, **plan)
+free, _, free_loss = condensed(*client, constrained=False, **plan)
 gaps = {"constrained": layer_gaps(knowledge), "free": layer_gaps(free)}
 frame = pd.DataFrame(gaps).rename_axis("layer").reset_index()
 frame = frame.melt("layer", var_name="label", value_name="gap")

@@ -129,7 +129,7 @@ def ensembles(z, counts):
 
 
 def compared(alpha):
-    other = lesson.but(alpha=alpha)
+    other = lesson.changed(alpha=alpha)
     z = answers(other.teachers, task.inputs(test.images))
     scores = ensembles(z, other.counts)
     return {name: share_right(one, test.labels) for name, one in scores.items()}

@@ -145,7 +145,7 @@ runs = {
 
 
 # %%
-def condense(client, state, rng, free):
+def condense(client, state, rng, constrained):
     """Images of a client, their labels, and the loss of every step."""
     return condensed(
         task,
@@ -154,7 +154,7 @@ def condense(client, state, rng, free):
         client.labels,
         5,
         rng,
-        free=free,
+        constrained=constrained,
         iterations=iterations,
         image_lr=1.0,
         clip_norm=30.0,
@@ -162,10 +162,10 @@ def condense(client, state, rng, free):
 
 
 client, traces = max(lesson.members(), key=len), []
-for name, free in (("no part", True), ("constraints", False)):
+for name, constrained in (("no part", False), ("constraints", True)):
     for number, state in enumerate(runs[name].states):
         rng = Rng(seed).at("figure", number)
-        *_, loss = condense(client, state, rng, free)
+        *_, loss = condense(client, state, rng, constrained)
         step = range(number * iterations, (number + 1) * iterations)
         traces.append(pd.DataFrame({"step": step, "loss": loss, "label": name}))
 show(

@@ -300,7 +300,7 @@ switched_off = {
     "dfrd": {"iterations": 0},
     "desa": {"learn_anchors": False, "reg": 0.0, "kd": 0.0, "batch_size": 64},
 }
-short = lesson.but(rounds=2)
+short = lesson.changed(rounds=2)
 
 
 def weights(name, **settings):
@@ -342,7 +342,7 @@ pd.DataFrame(rows).T
 #
 # ```python
 # for size in (5, 2):
-#     run = lesson.but(rounds=1).run("fedmix", mean_batch=size)
+#     run = lesson.changed(rounds=1).run("fedmix", mean_batch=size)
 #     means, _ = fedmix.remembered_averages(run.state.tensors)
 #     show(image_rows({f"averages of {size}": means[:8]}))
 # ```

@@ -186,7 +186,7 @@ for figure in column_curves(runs[runs["column"].isin(with_fedmk)]):
 #
 # ```python
 # def accuracy(seed, **changes):
-#     other = lesson.but(seed=seed, partition={"name": "dirichlet", "alpha": 0.5})
+#     other = lesson.changed(seed=seed, partition={"name": "dirichlet", "alpha": 0.5})
 #     return other.run(**changes).accuracy
 #
 # pairs = pd.DataFrame({seed: {"full": accuracy(seed), "uniform": accuracy(seed, weights="uniform")}

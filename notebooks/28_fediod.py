@@ -374,7 +374,7 @@ for generated, own, share in [*cases, (0.5, 0.8, 1), (0.05, 0.1, 1)]:
 #
 # *Medium, 15 minutes.*
 #
-# Let every second client have a residual network: take `two = lesson.but(own={"fediod": {"teacher_models": kinds}})`,
+# Let every second client have a residual network: take `two = lesson.changed(own={"fediod": {"teacher_models": kinds}})`,
 # where the list `kinds` has an entry for each kind: `{"model": "convnet", "depth": 2, "width": 16}`, as all have it
 # here, and `{"model": "resnet8", "width": 8, "grid": 1}`. What is `two.run().accuracy`, and what is the chance level?
 # ```
@@ -387,7 +387,7 @@ for generated, own, share in [*cases, (0.5, 0.8, 1), (0.05, 0.1, 1)]:
 #     {"model": "convnet", "depth": 2, "width": 16},
 #     {"model": "resnet8", "width": 8, "grid": 1},
 # ]
-# two = lesson.but(own={"fediod": {"teacher_models": kinds}})
+# two = lesson.changed(own={"fediod": {"teacher_models": kinds}})
 # together = distillation.ensemble_logits(answers(two.teachers, task.inputs(test.images)), by_class)
 # two.run().accuracy, share_right(together, test.labels)
 # ```

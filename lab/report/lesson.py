@@ -147,7 +147,7 @@ class Lesson:
         alpha = self.experiment().partition.get("alpha")
         return self.task.dataset.name + (f", alpha = {alpha:g}" if alpha else "")
 
-    def but(self, **changes: Any) -> Lesson:
+    def changed(self, **changes: Any) -> Lesson:
         """Copy the lesson with other arguments, those in `own` on top of what it has."""
         own = {
             name: {**self.own.get(name, {}), **settings}
@@ -199,7 +199,7 @@ class TaughtLesson(Lesson):
     """A lesson on FedIOD whose runs share their teachers, which do not depend on stage two."""
 
     @cached_property
-    def taught(self) -> list[Client]:
+    def clients_with_teachers(self) -> list[Client]:
         """The clients that have data after stage one, each with its teacher in its memory."""
         clients = super().members()
         for client in clients:
@@ -209,7 +209,7 @@ class TaughtLesson(Lesson):
 
     def members(self) -> list[Client]:
         """Copies of the clients that have data, each with its teacher in its memory."""
-        return [client.copy() for client in self.taught]
+        return [client.copy() for client in self.clients_with_teachers]
 
     def run(
         self,
@@ -244,14 +244,14 @@ class TaughtLesson(Lesson):
         """pi_k, (K,): each client's share of all images."""
         return (self.counts.sum(1) / self.counts.sum()).float()
 
-    def pictures(self, made: State | Run, count: int = 200) -> torch.Tensor:
+    def pictures(self, source: State | Run, count: int = 200) -> torch.Tensor:
         """Images of the generator of a state, or of a run at its end, (count, C, S, S) in [0, 1], of the same
         noise for all. A run's generator has the form that its own settings say.
         """
         rng = Rng(self.experiment().seed).at("look")
-        method, state = self.method, made
-        if isinstance(made, Run):
-            method, state = made.experiment.new_algorithm(), made.state
+        method, state = self.method, source
+        if isinstance(source, Run):
+            method, state = source.experiment.new_algorithm(), source.state
         images: torch.Tensor = method.synthetic(state, count, rng)
         return images
 
@@ -343,7 +343,7 @@ def condensed(
     rng: Rng,
     *,
     kind: str = "noise",
-    free: bool = False,
+    constrained: bool = True,
     watch: Callable[[int, torch.Tensor], None] | None = None,
     **settings: Any,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -351,7 +351,7 @@ def condensed(
 
     Args:
         images: (N, C, H, W) uint8, labels: (N,); per_class: condensed images of each class held.
-        kind: what they start from, as in `initial_images`; free: without the latent constraints.
+        kind: what they start from, as in `initial_images`; constrained: with the latent constraints.
         watch: called in every step with its number and the images so far, at first those of the start.
         settings: of `Condensation`; the real side is its exact mean unless they say else.
 
@@ -376,7 +376,7 @@ def condensed(
         Draws([rng], real.owner),
         task.inputs,
         task.runtime.autocast,
-        Separate() if free else Normalisation(),
+        Normalisation() if constrained else Separate(),
     )
     groups = torch.repeat_interleave(counts)
     pictures, losses = engine.condense(objective, start, groups, watch)

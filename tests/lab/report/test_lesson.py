@@ -61,11 +61,11 @@ def test_an_experiment_is_what_a_reader_would_ask_for_by_hand(lesson):
 
 
 def test_a_changed_lesson_keeps_the_rest(lesson):
-    other = lesson.but(rounds=1, alpha=5.0)
+    other = lesson.changed(rounds=1, alpha=5.0)
     changed = {"rounds": 1, "partition": {"name": "dirichlet", "alpha": 5.0}}
     assert other.experiment() == attrs.evolve(lesson.experiment(), **changed)
     assert lesson.experiment().rounds == 2
-    own = lesson.but(own={"fedprox": {"lr": 0.2}, "fedavg": {"lr": 0.3}})
+    own = lesson.changed(own={"fedprox": {"lr": 0.2}, "fedavg": {"lr": 0.3}})
     assert own.experiment().settings == lesson.experiment(lr=0.2).settings
     assert own.experiment().settings["mu"] == 0.5 and lesson.experiment().settings["lr"] == 0.05
 
@@ -104,7 +104,9 @@ def test_a_run_goes_on_with_the_clients_that_it_is_given(lesson):
 
 def test_members_have_data_and_the_plot_shows_all_clients(lesson):
     pytest.importorskip("matplotlib")
-    lonely = lesson.but(partition={"name": "dirichlet", "alpha": 0.005, "min_size": 0}, clients=12)
+    lonely = lesson.changed(
+        partition={"name": "dirichlet", "alpha": 0.005, "min_size": 0}, clients=12
+    )
     members = lonely.members()
     assert all(len(client) for client in members) and len(members) < 12
     figure = lonely.partition_plot()
@@ -201,7 +203,7 @@ def test_runs_that_share_teachers_are_those_that_train_their_own(taught):
     again, alone = taught.run(), own.run()
     for name, value in alone.state.tensors.items():
         assert torch.equal(again.state.tensors[name], value), name
-    assert len(taught.taught) == len(taught.members()) == len(taught.teachers) == 2
+    assert len(taught.clients_with_teachers) == len(taught.members()) == len(taught.teachers) == 2
     assert taught.run("fedavg", local_steps=1, lr=0.1).experiment.algorithm == "fedavg"
 
 
