@@ -10,10 +10,11 @@ import pytest
 
 from core import files
 from lab.__main__ import main
+from tests.lab.small_runs import put, written
 
 RUN = shlex.split(
     "run --algorithm fedavgm --dataset digits --clients 2 --rounds 2 --profile quick --device cpu "
-    "--set local_steps=1 --model-set width=4 --seed"
+    "--set local_steps=1 --model-set width=4"
 )
 
 
@@ -35,7 +36,7 @@ def contents(out: pathlib.Path) -> dict[pathlib.Path, bytes]:
 def test_whatever_cannot_be_made(capsys, tmp_path, monkeypatch, owner, name, what, reason):
     """The system's answer, at each place where something is written."""
     true, out = getattr(owner, name), tmp_path / "out"
-    assert main([*RUN, "0", "--out", str(out / "before")]) == 0
+    put(out / "before", written())
     known = contents(out)
 
     def refusing(*given, **named):
@@ -46,7 +47,7 @@ def test_whatever_cannot_be_made(capsys, tmp_path, monkeypatch, owner, name, wha
     capsys.readouterr()
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, refusing)
-        assert main([*RUN, "1", "--out", str(out)]) == 1
+        assert main([*RUN, "--out", str(out)]) == 1
     printed = capsys.readouterr().err.replace("\r", "\n").splitlines()
     (line,) = (one for one in printed if one.strip() and "%|" not in one)
     assert line.startswith("error: ") and len(line) < 300
@@ -54,6 +55,6 @@ def test_whatever_cannot_be_made(capsys, tmp_path, monkeypatch, owner, name, wha
     kinds = {".json", ".lock"}  # nothing is left that no run will look at again
     assert {path.suffix for path in out.rglob("*") if path.is_file()} <= kinds
     assert contents(out).items() >= known.items()
-    assert main([*RUN, "1", "--out", str(out)]) == 0
+    assert main([*RUN, "--out", str(out)]) == 0
     (text,) = (text for path, text in contents(out).items() if path not in known)
     assert json.loads(text)["status"] == "complete"
