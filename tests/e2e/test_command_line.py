@@ -177,7 +177,7 @@ def test_a_cell_of_several_metrics_has_the_value_of_each(capsys):
 
 
 def test_a_table_says_what_was_run_and_what_is_to_be_known_of_it(capsys):
-    assert main(["table", "fedvck/3"]) == 0
+    assert main(["table", "fedvck/3", "--profile", "laptop"]) == 0
     lines = capsys.readouterr().out.splitlines()
     head, last = lines[2].split(), lines[-1]
     assert lines[1] == "metric accuracy, budget laptop"
