@@ -163,7 +163,7 @@ def run(
         own["algorithm"] = type(algorithm)
     for name, value in own.items():
         raise InputError(
-            f"a record names its {name}: give {brief(value)} a name by `register` (see CONTRIBUTING), "
+            f"a record names its {name}: give {brief(value)} a name by `register` (see How to run), "
             "and that name to the experiment"
         )
     clients = make_clients(experiment, task) if clients is None else clients
