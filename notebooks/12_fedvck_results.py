@@ -55,8 +55,8 @@ best = None if shown == "best" else shown
 # > **Results.** With the settings of the authors' code, Adam on the images and 320 steps a round FedVCK is consistent with its
 # > reported accuracy on CIFAR-10. These settings were chosen on test images of the first column; the second took no part. It
 # > leads FedAvg, which was not tuned at this budget; FedDM from real images leads it, and so does training on as many real
-# > images ([control](13_fedvck_budgets)). The claim on privacy is not judged: on the
-# > paper's data sets the attack lacks a control. On PneumoniaMNIST the nearest upload gives away images that are sent as they are.
+# > images ([control](13_fedvck_budgets)). Privacy is not judged: on the paper's data sets the
+# > attack lacks a control.
 # >
 # > **Easy.** Most bytes of Table 9 follow from the sizes of networks, images and splits.
 # >

@@ -49,7 +49,7 @@ best = None if shown == "best" else shown
 # >
 # > **Easy.** A run takes minutes.
 # >
-# > **Difficult.** The paper states neither rates nor steps, and its baselines follow a program with rules of its own.
+# > **Difficult.** The paper states neither rates nor steps; its baselines follow another program's rules.
 # >
 # > **Compute.** [Last section](#sec-mk-cost).
 #
