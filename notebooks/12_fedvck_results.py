@@ -68,7 +68,8 @@ best = None if shown == "best" else shown
 # ours), and the paper's difference. The Dirichlet alpha of a split, which the paper calls $\beta$, follows the data set.
 
 # %%
-show(dots(conclusions("fedvck"), "difference (points), 90% interval"))
+xlabel = "difference (points), 90% interval"
+show(dots(conclusions("fedvck"), xlabel, "Conclusions on FedVCK"))
 
 # %% [markdown]
 # Ours minus the paper's numbers, each at the best budget that was run. Last rows are settings of ours:
@@ -216,7 +217,8 @@ runs["value"] = [
     for record in runs["record"]
 ]
 auc = over_seeds(runs, ["row", "data"])
-show(dots(auc, "AUC above chance, 90% interval", digits=3))
+xlabel = "AUC above chance, 90% interval"
+show(dots(auc, xlabel, "LiRA, mean over clients", digits=3))
 
 # %% [markdown]
 # See the images in the clear, on PneumoniaMNIST: a small area there says that this attack finds little, not that little is
@@ -240,7 +242,8 @@ found = pd.concat(
 )
 found = found.sort_values("row", kind="stable")
 rates = over_seeds(found, ["row", "attack"])
-show(dots(rates, "members found (%), 90% interval"))
+xlabel = "members found (%), 90% interval"
+show(dots(rates, xlabel, "Members found at 1% false alarms"))
 
 # %% [markdown]
 # *Attacks warded off*, one half for FedVCK in the paper's Table 6, are what an attack that knows nothing gives
@@ -276,7 +279,8 @@ lead = pd.concat(
     [leads("fedvck", n, "FedVCK", profile=best) for n in (3, 11)]
 ).dropna(subset="value")
 name = lead["name"] + ", over " + lead["baseline"]
-show(dots(lead.assign(name=name), "lead (points), 90% interval"))
+xlabel = "lead of FedVCK (points), 90% interval"
+show(dots(lead.assign(name=name), xlabel, "Tables 3 and 11"))
 
 # %% [markdown]
 # A dot without a line is one seed. `pneumoniamnist_224` is measured at 28 pixels, and all of these are at the laptop's budget.
@@ -342,7 +346,9 @@ rows = [
     for row, of in (scores[near] - scores[far]).dropna().groupby("row")
 ]
 columns = ["name", "value", "low", "high", "paper"]
-show(dots(pd.DataFrame(rows, columns=columns), "points lost, 90% interval"))
+lost = pd.DataFrame(rows, columns=columns)
+title = "CIFAR-10, from alpha 0.05 to 0.02"
+show(dots(lost, "points lost, 90% interval", title))
 
 # %% [markdown]
 # The numbers behind these figures:

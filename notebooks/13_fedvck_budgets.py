@@ -110,7 +110,7 @@ interpretations_beside("fedvck", "budgets", size, reported).round(1)
 others = gains("fedvck", "budgets", "accuracy", adam, size)
 others = others.rename(columns={"row": "name", "gain": "value"})
 others = others.sort_values("value", ascending=False)
-show(dots(others, f"points above {adam}"))
+show(dots(others, f"points above {adam}", "CIFAR-10, alpha 0.05"))
 
 # %% [markdown]
 # With half of the width and a tenth of the work a run takes minutes, so more rows are measured there:
@@ -294,7 +294,7 @@ for name, (row, against) in pairs.items():
     gap = gains("fedvck", "initialisation", "accuracy", against, best)
     gap = gap[gap["row"] == row].rename(columns={"gain": "value"})
     rows.append(gap.assign(name=name))
-show(dots(pd.concat(rows), "points"))
+show(dots(pd.concat(rows), "points gained", "Validation data, two rounds"))
 
 # %% [markdown]
 # Why can optimising real images make them worse? Under batch normalisation our FedDM normalises condensed images by
@@ -318,7 +318,8 @@ both = pd.concat(
 both = both.drop_duplicates("row")
 both = both[both["row"].str.contains("real images|from n|without its parts")]
 both = both.rename(columns={"row": "name", "gain": "value"})
-show(dots(both.sort_values("value", ascending=False), f"points above {adam}"))
+both = both.sort_values("value", ascending=False)
+show(dots(both, f"points above {adam}", "CIFAR-10, alpha 0.05"))
 
 # %% [markdown]
 # A lead of seven points over FedDM, as the paper reports, says little unless both initialisations are known.

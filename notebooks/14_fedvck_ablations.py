@@ -79,7 +79,7 @@ for before, after in pairwise(by_seed(table_runs("fedvck", "parts")).index):
             paper=printed[after] - printed[before],
         )
     )
-show(dots(pd.concat(steps), "points that a part adds"))
+show(dots(pd.concat(steps), "points that a part adds", "CIFAR-10"))
 
 # %% [markdown]
 # Two reasons why little can be expected of the last two with these settings: the selection is close to uniform, and the

@@ -121,7 +121,8 @@ worth = (
     pd.DataFrame({"value": points}).drop("as described").sort_values("value")
 )
 worth = worth.assign(low=worth["value"] - chance, high=worth["value"] + chance)
-show(dots(worth.rename_axis("name").reset_index(), "points (one run a row)"))
+worth = worth.rename_axis("name").reset_index()
+show(dots(worth, "points (one run a row)", "CIFAR-10, alpha 0.05"))
 
 # %% [markdown]
 # Nearly all rows are compared with one run of the method as in the paper, so its luck moves them together. All settings

@@ -57,7 +57,8 @@ best = None if shown == "best" else shown
 # ours), and the paper's difference where it reports both. The Dirichlet alpha is 0.5.
 
 # %%
-show(dots(conclusions("fedmk"), "difference (points), 90% interval"))
+xlabel = "difference (points), 90% interval"
+show(dots(conclusions("fedmk"), xlabel, "Conclusions on FedMK"))
 
 # %% [markdown]
 # Ours minus the paper's numbers, each at the best budget that was run:

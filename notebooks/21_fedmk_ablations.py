@@ -131,7 +131,7 @@ for row, usual in (
     gain = gains("fedmk", "interpretations", "accuracy", usual, best)
     gain = gain[gain["row"] == row].rename(columns={"gain": "value"})
     rows.append(gain.assign(name=gain["column"] + ": " + row))
-show(dots(pd.concat(rows), "points"))
+show(dots(pd.concat(rows), "points over FedMK"))
 
 # %% [markdown]
 # ## Figures 4 and 5: active clients and rounds

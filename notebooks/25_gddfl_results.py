@@ -61,7 +61,8 @@ best = None if shown == "best" else shown
 # 90% interval over paired seeds, and the paper's difference on its own data.
 
 # %%
-show(dots(conclusions("gddfl"), "difference (points of AUC), 90% interval"))
+xlabel = "difference (points of AUC), 90% interval"
+show(dots(conclusions("gddfl"), xlabel, "Conclusions on GDD-FL"))
 
 # %% [markdown]
 # Ours minus the paper's numbers. All cells are hatched: they are of another data set and a smaller budget.

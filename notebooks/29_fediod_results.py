@@ -57,7 +57,8 @@ best = None if shown == "best" else shown
 # What these conclusions rest on: the first minus the second, in points of accuracy, with the 90% interval over paired seeds.
 
 # %%
-show(dots(conclusions("fediod"), "difference (points), 90% interval"))
+xlabel = "difference (points), 90% interval"
+show(dots(conclusions("fediod"), xlabel, "Conclusions on FedIOD"))
 
 # %% [markdown]
 # Ours minus the paper's numbers, each at the best budget that was run:
