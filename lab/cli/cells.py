@@ -209,15 +209,16 @@ def check(
     known = records()
     target, asked = _find_cells(cell, profile, known)
     book = [known[run.id] for run in target.experiments if run.id in known]
-    agreed = {numerics(record.environment)["precision"] for record in book}
-    precision = agreed.pop() if precision == "auto" and len(agreed) == 1 else precision
-    runtime, yours = Runtime.choose(device, precision), []
-    runs = target.experiments_of(seed, any_seed=True)
+    used = {record.experiment.id: numerics(record.environment)["precision"] for record in book}
+    common = min(used.values()) if len(set(used.values())) == 1 else "auto"
+    runs, yours = target.experiments_of(seed, any_seed=True), []
     make_folder(out, "--out")
     if took := [record.core_seconds for record in book if not math.isnan(record.core_seconds)]:
         usual = f"{statistics.mean(took):,.0f} s of one core"
         print(f"budget {budget_name(target.profile)}: a run of the book took {usual}")
     for run in runs:
+        own = used.get(run.id, common) if precision == "auto" else precision
+        runtime = Runtime.choose(device, own)
         record, path, computed = queue.measure_anew(run, target.paper, out, runtime)
         yours.append(record)
         if not computed:

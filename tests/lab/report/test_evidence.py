@@ -99,22 +99,26 @@ def test_a_check_runs_in_a_folder_of_its_own_and_twice_gives_the_same(tmp_path, 
 @pytest.mark.parametrize(
     ("book", "options", "used"),
     [
-        (["bfloat16"], [], "bfloat16"),
-        (["bfloat16", "float32"], [], "float32"),
-        (["bfloat16"], ["--precision", "float32"], "float32"),
+        (["bfloat16", "float32"], ["--seed", "0", "--seed", "1"], ["bfloat16", "float32"]),
+        (["bfloat16"], ["--seed", "77"], ["bfloat16"]),
+        (["bfloat16", "float32"], ["--seed", "77"], ["float32"]),
+        (["bfloat16"], ["--seed", "0", "--precision", "float32"], ["float32"]),
     ],
 )
-def test_a_check_computes_in_the_precision_of_the_book(cell, book, options, used, monkeypatch):
-    known, computed_in = {}, []
+def test_a_check_computes_in_the_precision_of_the_records(
+    cell, book, options, used, monkeypatch, tmp_path
+):
+    known, computed_in = dict[str, Record](), list[str]()
     for run, precision in zip(cell.experiments, book, strict=False):
         environment = records()[run.id].environment | {"precision": precision}
         known[run.id] = attrs.evolve(records()[run.id], environment=environment)
 
     def measure_anew(experiment, paper, out, runtime):
         computed_in.append(runtime.precision)
-        return known[experiment.id], out, True
+        return next(iter(known.values())), out, True
 
     monkeypatch.setattr(lab, "records", lambda: known)
     monkeypatch.setattr(lab.queue, "measure_anew", measure_anew)
-    place = [cell.address, "--profile", "paper", "--seed", "0"]
-    assert main(["check", *place, *options]) == 0 and computed_in == [used]
+    place = [cell.address, "--profile", "paper", "--out", str(tmp_path)]
+    assert main(["check", *place, *options]) == 0
+    assert computed_in == used
