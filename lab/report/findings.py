@@ -20,7 +20,7 @@ CONCLUSIONS = TABLES.parent / "conclusions.yaml"
 
 
 class Conclusion(Part):
-    """What a summary says of a cell: that it leads `over` another, or its `verdict` beside the paper."""
+    """A sentence of a summary on a cell: that it leads `over` another, or its `verdict` beside the paper."""
 
     says: Text
     #: as PAPER/TABLE/ROW/COLUMN at PROFILE

@@ -41,7 +41,7 @@ def overview() -> pd.DataFrame:
             {
                 "results": f"[{PAPERS[paper]}](../notebooks/{about['page']})",
                 "clients send": about["send"],
-                "hold, fail, undecided": f"{holds}, {fails}, {len(verdicts) - holds - fails}",
+                "claims": f"{holds}, {fails}, {len(verdicts) - holds - fails}",
                 "read": about["read"],
             }
         )
