@@ -81,15 +81,15 @@ slides: $(INSTALLED)  ## slides of six lessons, which need no network, into _bui
 datapack: $(INSTALLED)  ## the real data sets that fit 50 MB and may be passed on: _build/datapack.zip
 	@$(PY) -m lab data pack _build/datapack.zip
 
-# the lesson and the results of each paper, which nbval executes; `make book` executes all the others
-PAGES := 11_fedvck 12_fedvck_results 17_fedmk 18_fedmk_results 24_gddfl 25_gddfl_results 28_fediod 29_fediod_results
+# pages whose outputs follow from records alone, which nbval executes; `make book` executes all the others
+PAGES := 12_fedvck_results 18_fedmk_results 25_gddfl_results 29_fediod_results
 NBVAL = -p tests.notebooks.keeping --nbval --nbval-current-env --nbval-sanitize-with tests/notebooks/sanitize.cfg \
   --keep _build/executed $(PAGES:%=notebooks/%.ipynb)
 
 # Each worker gets one thread, so that two of them fill two cores, and the files in the order of tests/conftest.py. A
 # worker that dies ends the tests with the name of the one that killed it; pytest-xdist would wait for ever if it
 # started another. Notebooks that were executed are kept for `make book`, and compared with by the next `make test`.
-test: $(INSTALLED)  ## all tests, and two notebooks of each paper at the quick profile
+test: $(INSTALLED)  ## all tests, and the notebooks of results
 	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 	  --max-worker-restart 0 $(NBVAL) tests
 

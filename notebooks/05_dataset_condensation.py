@@ -271,7 +271,9 @@ def learned(pictures, targets):
         trained(task, pictures, targets, 40, rng.at("pupil", k))
         for k in range(3)
     ]
-    scores = pd.Series([100 * task.evaluate(one)["accuracy"] for one in pupils])
+    scores = pd.Series(
+        [100 * task.evaluate(pupil)["accuracy"] for pupil in pupils]
+    )
     return {
         "images": len(targets),
         "accuracy (%)": scores.mean(),

@@ -132,7 +132,10 @@ def compared(alpha):
     other = lesson.changed(alpha=alpha)
     z = answers(other.teachers, task.inputs(test.images))
     scores = ensembles(z, other.counts)
-    return {name: share_right(one, test.labels) for name, one in scores.items()}
+    return {
+        name: share_right(logits, test.labels)
+        for name, logits in scores.items()
+    }
 
 
 rows = [
@@ -233,7 +236,7 @@ def toy(alpha, draw, points=4000, many=5):
         "mixture": torch.einsum("k,kn,knc->nc", pi, ratio, z.exp()),
         "ceiling": log_x_given_c + counts.sum(0).log(),  # all data, Bayes' rule
     }
-    return {name: share_right(one, y) for name, one in scores.items()}
+    return {name: share_right(logits, y) for name, logits in scores.items()}
 
 
 toys = pd.DataFrame(

@@ -188,8 +188,8 @@ show(lines(rocs, *axes, log="xy", title="Uploads of all clients"))
 rows = {}
 for name, outcome in outcomes.items():
     each = list(outcome.clients.values())
-    sizes = [int(one.member.sum()) for one in each]
-    rows[name] = membership.defence([one.auc for one in each])
+    sizes = [int(client.member.sum()) for client in each]
+    rows[name] = membership.defence([client.auc for client in each])
     rows[f"{name}, by chance"] = membership.defence_by_chance(sizes)
 columns = {
     "mia_auc_max": "largest AUC",
@@ -218,7 +218,9 @@ def uploaded(name):
     """What the first client sends: images in [0, 1], labels."""
     algorithm = lesson.experiment(name).new_algorithm()
     state = algorithm.initialise(task, Rng(seed).at("initialise"))
-    sent = {one.id: algorithm.broadcast(state, one.id) for one in members}
+    sent = {
+        member.id: algorithm.broadcast(state, member.id) for member in members
+    }
     rng = Rng(seed).at("round", 1, "client")
     uploads = algorithm.at_clients("client_update", members, sent, rng)
     tensors = uploads[client.id].tensors
@@ -336,8 +338,8 @@ def restored(leak, y, i):
     shape = (1, *own.shape[1:])
     how = leakage.DeepLeakage(iterations=attack_iterations)
     rng, classes = Rng(seed).at("restore", i), data.num_classes
-    found = leakage.deep_leakage(network, leak, shape, classes, how, rng, y)
-    return found.images.clamp(0, 1)
+    result = leakage.deep_leakage(network, leak, shape, classes, how, rng, y)
+    return result.images.clamp(0, 1)
 
 
 rows, pictures = [], {"private": own[:attacked]}
@@ -351,10 +353,10 @@ for i in range(attacked):
         "condensed image": leakage.gradients(network, condensed, y),
     }
     for name, leak in leaks.items():
-        found = restored(leak, y, i)
-        psnr = leakage.best_matches(found, x).psnr.item()
+        image = restored(leak, y, i)
+        psnr = leakage.best_matches(image, x).psnr.item()
         rows.append({"attacked": name, "PSNR (dB)": psnr})
-        pictures.setdefault(name, []).append(found)
+        pictures.setdefault(name, []).append(image)
 pictures = {
     name: of if name == "private" else torch.cat(of)
     for name, of in pictures.items()

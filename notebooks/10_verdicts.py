@@ -105,9 +105,11 @@ wrong = {
 # network, so the lead over each baseline is taken seed by seed:
 
 # %%
-worked = next(one for one in claims("fedmk") if "pathological" in one.claim)
-found = judge(worked)
-gaps = {other: of for one in found.leads for other, of in one.gaps.items()}
+worked = next(
+    claim for claim in claims("fedmk") if "pathological" in claim.claim
+)
+finding = judge(worked)
+gaps = {other: of for lead in finding.leads for other, of in lead.gaps.items()}
 rows = [(other, *interval(of)) for other, of in gaps.items()]
 leads = pd.DataFrame(rows, columns=["name", "value", "low", "high"])
 show(dots(leads, "lead of FedMK (points), 90% interval", worked.claim))
@@ -128,7 +130,7 @@ tested["asked"] = [0.05 * i / len(tested) for i in range(1, len(tested) + 1)]
 tested.round(4)
 
 # %%
-found.verdict
+finding.verdict
 
 # %% [markdown]
 # ## The rule for claims

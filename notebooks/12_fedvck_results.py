@@ -132,7 +132,7 @@ def model_bytes(side, channels, classes, share):
     return 4 * sum(p.numel() for p in network.parameters())
 
 
-sent = [10 * model_bytes(*one) / MB for one in facts.to_numpy()]
+sent = [10 * model_bytes(*row) / MB for row in facts.to_numpy()]
 networks = pd.DataFrame({"computed (MB)": sent}, index=facts.index)
 networks.assign(paper=reported["FedAvg"]).round(2)
 
@@ -187,8 +187,8 @@ runs = runs.drop_duplicates("id")
 
 def by_chance(record):
     """What an attack that knows nothing has, on clients of these sizes."""
-    found = record.metrics
-    targets = [int(found[k]) for k in found if k.startswith("mia_members/")]
+    metrics = record.metrics
+    targets = [int(metrics[k]) for k in metrics if k.startswith("mia_members/")]
     return membership.defence_by_chance(targets)
 
 
@@ -233,15 +233,15 @@ attacks = {
     "nearest, features": "mia_nearest_features_tpr_0.01",
 }
 with_images = [attacks["nearest, pixels"] in r.metrics for r in runs["record"]]
-found = pd.concat(
+shares = pd.concat(
     runs[with_images].assign(
         value=[100 * r.metrics[name] for r in runs["record"][with_images]],
         attack=attack,
     )
     for attack, name in attacks.items()
 )
-found = found.sort_values("row", kind="stable")
-rates = over_seeds(found, ["row", "attack"])
+shares = shares.sort_values("row", kind="stable")
+rates = over_seeds(shares, ["row", "attack"])
 xlabel = "members found (%), 90% interval"
 show(dots(rates, xlabel, "Members found at 1% false alarms"))
 

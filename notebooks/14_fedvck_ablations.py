@@ -332,7 +332,7 @@ spread = adjacent_mmd(
 
 # %% name="ex-abl-control" tags=["check", "remove-cell"]
 assert (spread["mmd"] > 0).all(), "two noises give two sets of images"
-held = torch.cat([one.labels for one in lesson.members()]).unique()
+held = torch.cat([member.labels for member in lesson.members()]).unique()
 assert len(spread) == len(held), "a row for each class that clients have"
 assert spread["mmd"].mean() < distances["mmd"].mean(), (
     "two noises of one round differ less than two rounds"

@@ -282,7 +282,7 @@ pictures = {
     "FedDM: condensed": condensed,
     "DESA: anchors": anchors,
 }
-show(image_rows({name: one[:8] for name, one in pictures.items()}))
+show(image_rows({name: images[:8] for name, images in pictures.items()}))
 
 # %% [markdown]
 # ## Each is FedAvg when its own term is off

@@ -202,7 +202,9 @@ tuning_table(None, ("fedmk", "tuning"), "paper").drop(columns="mean")
 # %%
 tried = table_runs("fedmk", "schedule", ["laptop"])
 tried = tried.assign(
-    accuracy=[curve_frame(one)["value"].tail(5).mean() for one in tried.record]
+    accuracy=[
+        curve_frame(record)["value"].tail(5).mean() for record in tried.record
+    ]
 )
 tried.groupby("row")["accuracy"].agg(["mean", "std"]).sort_values(
     "mean", ascending=False

@@ -217,7 +217,7 @@ top = reported.loc["Upper bound"].iloc[0]
 rows, counted = {}, {}
 for name, share in shares.items():
     hits, alarms, near, low, high = nearest(share, top.precision, top.recall)
-    counted[name] = sum(fits(share, one) for one in reported.itertuples())
+    counted[name] = sum(fits(share, row) for row in reported.itertuples())
     rows[name] = {
         "melanomas found": f"{hits:.0f} of {positives}",
         "false alarms": f"{alarms:.0f}",

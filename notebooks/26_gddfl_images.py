@@ -38,8 +38,8 @@ best = None if shown == "best" else shown
 
 def gaps(name, against):
     """Differences in points of AUC to one row of a table, for `dots`."""
-    found = gains("gddfl", name, "auc", against, best)
-    return found.rename(columns={"gain": "value", "row": "name"})
+    frame = gains("gddfl", name, "auc", against, best)
+    return frame.rename(columns={"gain": "value", "row": "name"})
 
 
 # %% [markdown]

@@ -90,7 +90,7 @@ show(image_rows(rows, title))
 # %%
 points = []
 for name, x in strips.items():
-    mean, deviation = (one[:, 0, 0, 0] for one in shift.moments(x))
+    mean, deviation = (moment[:, 0, 0, 0] for moment in shift.moments(x))
     points.append(
         pd.DataFrame({"mean": mean, "deviation": deviation, "label": name})
     )
@@ -304,8 +304,8 @@ show(image_rows(rows, "Real and condensed in turn, shifted image channels"))
 # %%
 def gaps(name, against, profile=best):
     """Differences in points of AUC to one row of a table, for `dots`."""
-    found = gains("gddfl", name, "auc", against, profile)
-    return found.rename(columns={"gain": "value", "row": "name"})
+    frame = gains("gddfl", name, "auc", against, profile)
+    return frame.rename(columns={"gain": "value", "row": "name"})
 
 
 longer = gaps("shift", "no shift, twice the step")

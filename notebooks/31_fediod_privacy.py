@@ -266,8 +266,8 @@ show(
 frame = table_frame("fediod", 5, best)
 frame["epsilon"] = frame["column"].str.removeprefix("epsilon-").astype(float)
 for kind, whose in (("printed", "The paper"), ("measured", "Ours")):
-    found = frame.dropna(subset=kind).rename(columns={"row": "label"})
-    show(lines(found, "epsilon", kind, ylabel="accuracy (%)", title=whose))
+    curves = frame.dropna(subset=kind).rename(columns={"row": "label"})
+    show(lines(curves, "epsilon", kind, ylabel="accuracy (%)", title=whose))
 
 # %% tags=["hide-cell"]
 table("fediod", 5, best)

@@ -53,17 +53,17 @@ from lab.report.verdict import COMPARED, compare, judge, values
 # The figure counts the papers' claims by verdict. The tables have those of this book as well; the brackets behind a claim say where the paper makes it, or that this book asks.
 
 # %%
-found = {
+by_verdict = {
     name: claims_frame(paper).query("not ours")["verdict"].value_counts()
     for paper, name in PAPERS.items()
 }
-counts = pd.DataFrame(found).reindex(VERDICTS).dropna(how="all")
+counts = pd.DataFrame(by_verdict).reindex(VERDICTS).dropna(how="all")
 counts = counts.fillna(0).astype(int)
 with canvas(7.2, 0.8 + 0.36 * len(counts), "Claims by verdict") as axes:
     sns.heatmap(counts, annot=True, fmt="d", cmap="crest", ax=axes)
     axes.set(xlabel="", ylabel="")
-told = counts.astype(str) + " " + counts.index.to_numpy()[:, None]
-said = "; ".join(f"{paper}: {', '.join(told[paper])}" for paper in told)
+labels = counts.astype(str) + " " + counts.index.to_numpy()[:, None]
+said = "; ".join(f"{paper}: {', '.join(labels[paper])}" for paper in labels)
 show(axes.figure, alt=f"Claims by verdict. {said}.")
 
 # %% [markdown]
@@ -127,15 +127,15 @@ for paper, profile in (("fedmk", "paper"), ("fedvck", "converged")):
             new = judged.verdict in COMPARED and identity(cell) not in seen
             if new and cell.metric == "accuracy":
                 seen.add(identity(cell))
-                found = [*values(cell, known).values()]
+                scores = [*values(cell, known).values()]
                 reported, std = cell.published.value, cell.published.spread
-                by = compare(reported, found, "percent", std, looks=cell.looks)
+                by = compare(reported, scores, "percent", std, looks=cell.looks)
                 other = [by, by]
                 if std is None:
                     other = [
                         attrs.evolve(by, printed_seeds=n) for n in (1, 10**9)
                     ]
-                rows.append([str(one.outcome) for one in (by, *other)])
+                rows.append([str(rule.outcome) for rule in (by, *other)])
 columns = ["three runs (as here)", "one run", "exact"]
 verdicts = pd.DataFrame(rows, columns=columns)
 counts = verdicts.apply(pd.Series.value_counts).reindex(OUTCOMES)
@@ -216,11 +216,14 @@ bench = {
     for path in sorted((REPOSITORY / "book" / "bench").glob("*.json"))
 }
 rates = pd.DataFrame(
-    {"name": f"{run} beside {one['beside']}, {name.partition('-')[2]}"}
-    | {"rate": f"{one['rate']:,.0f} {found['unit']}", **one["ratio"]}
-    for name, found in bench.items()
-    for run, one in found["contestants"].items()
-    if "ratio" in one
+    {"name": f"{run} beside {contestant['beside']}, {name.partition('-')[2]}"}
+    | {
+        "rate": f"{contestant['rate']:,.0f} {file['unit']}",
+        **contestant["ratio"],
+    }
+    for name, file in bench.items()
+    for run, contestant in file["contestants"].items()
+    if "ratio" in contestant
 )
 ends = {"median": "value", "lowest": "low", "highest": "high"}
 show(dots(rates.rename(columns=ends), "times as fast, median and range"))
@@ -234,8 +237,8 @@ show(dots(rates.rename(columns=ends), "times as fast, median and range"))
 
 # %%
 rows = []
-for name, one in bench["precision-avx512-bfloat16"]["contestants"].items():
-    gaps = np.subtract(one["accuracy"]["ours"], one["accuracy"]["theirs"])
+for name, runs in bench["precision-avx512-bfloat16"]["contestants"].items():
+    gaps = np.subtract(runs["accuracy"]["ours"], runs["accuracy"]["theirs"])
     rows.append((method_name(name), *interval(gaps)))
 precision = pd.DataFrame(rows, columns=["name", "value", "low", "high"])
 show(dots(precision, "bfloat16 minus float32 (points)"))
@@ -251,13 +254,13 @@ show(dots(precision, "bfloat16 minus float32 (points)"))
 held = pd.DataFrame(
     {
         "run": name,
-        "seeds": len(one["accuracy"]["ours"]),
-        "record": np.mean(one["accuracy"]["theirs"]),
-        "again": np.mean(one["accuracy"]["ours"]),
-        "std": one["std"],
-        "same bytes": one["same_bytes"],
+        "seeds": len(runs["accuracy"]["ours"]),
+        "record": np.mean(runs["accuracy"]["theirs"]),
+        "again": np.mean(runs["accuracy"]["ours"]),
+        "std": runs["std"],
+        "same bytes": runs["same_bytes"],
     }
-    for name, one in bench["records-avx512-bfloat16"]["contestants"].items()
+    for name, runs in bench["records-avx512-bfloat16"]["contestants"].items()
 ).set_index("run")
 held.insert(3, "difference", held["again"] - held["record"])
 with canvas(7.2, 2.4, "Records of older versions, run again") as axes:

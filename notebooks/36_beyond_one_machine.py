@@ -232,7 +232,7 @@ def traffic(record) -> dict:
     for way in ("up", "down"):
         kinds = record.bytes[way]
         row[f"kB {way} a turn"] = sum(kinds.values()) / turns / 1000
-        row[f"sent {way}"] = ", ".join(says.get(one, one) for one in kinds)
+        row[f"sent {way}"] = ", ".join(says.get(kind, kind) for kind in kinds)
     sent = record.bytes["up"]
     if e.algorithm == "centralized":
         row["images up"] = "all"
@@ -248,7 +248,7 @@ printed = [
 ]
 common = pd.Series([setting(record) for record in printed]).value_counts()
 first = {}
-for record in sorted(printed, key=lambda one: -common[setting(one)]):
+for record in sorted(printed, key=lambda record: -common[setting(record)]):
     first.setdefault(record.experiment.algorithm, record)
 table = pd.DataFrame(map(traffic, first.values()))
 sentences(table.sort_values(["setting", "kB up a turn"]))
