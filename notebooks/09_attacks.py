@@ -191,12 +191,8 @@ for name, outcome in outcomes.items():
     sizes = [int(client.member.sum()) for client in each]
     rows[name] = membership.defence([client.auc for client in each])
     rows[f"{name}, by chance"] = membership.defence_by_chance(sizes)
-columns = {
-    "mia_auc_max": "largest AUC",
-    "mia_auc_mean": "mean AUC",
-    "mia_defense_rate": "defence rate",
-}
-pd.DataFrame(rows).T.rename(columns=columns).round(3)
+names = ["largest AUC", "mean AUC", "defence rate"]
+pd.DataFrame(rows).T.set_axis(names, axis=1).round(3)
 
 # %% [markdown]
 # So few images and clients decide nothing here; the point is the pair of rows. A statement on privacy needs the attack's
@@ -365,13 +361,8 @@ show(image_rows(pictures, "What is restored from ..."))
 
 # %%
 by = pd.DataFrame(rows).groupby("attacked", sort=False)["PSNR (dB)"]
-by.agg(
-    **{
-        "images": "size",
-        "restored (above 20 dB)": lambda of: (of > 20).sum(),
-        "median PSNR (dB)": "median",
-    }
-).round(1)
+counts = by.agg(["size", lambda of: (of > 20).sum(), "median"]).round(1)
+counts.set_axis(["images", "above 20 dB", "median PSNR (dB)"], axis=1)
 
 # %% [markdown]
 # The gradient on condensed images leads back to the condensed images at best, which the attacker has already. FedMK's
