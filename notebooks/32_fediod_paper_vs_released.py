@@ -326,8 +326,7 @@ both = {
     "all images, test set": first.reindex(repeated.values()).to_numpy(),
     "a tenth held out": again.reindex(repeated).to_numpy(),
 }
-names = repeated
-(100 * pd.DataFrame(both, index=names)).round(1)
+(100 * pd.DataFrame(both, index=[*repeated])).round(1)
 
 # %% [markdown]
 # ## The best test epoch

@@ -20,11 +20,11 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   // a link to another part says so
   const partOf = (link) => link?.closest("details")?.querySelector("summary").textContent.trim();
-  const here = partOf(contents?.querySelector(".current.active > a"));
+  const ownPart = partOf(contents?.querySelector(".current.active > a"));
   for (const link of document.querySelectorAll(".prev-next-area a")) {
-    const entry = [...(contents?.querySelectorAll("a") ?? [])].find((one) => one.href === link.href);
+    const entry = [...(contents?.querySelectorAll("a") ?? [])].find((each) => each.href === link.href);
     const part = partOf(entry);
-    if (part && part !== here) link.querySelector(".prev-next-title").prepend(`${part}: `);
+    if (part && part !== ownPart) link.querySelector(".prev-next-title").prepend(`${part}: `);
   }
   contents?.querySelector(".current.active")?.scrollIntoView({ block: "center" });
 });

@@ -122,12 +122,12 @@ def _own(name: str) -> str:
 
 @command()
 def book(
-    action: Annotated[str, Argument(help="build, execute, pdf, student, slides.")] = "build",
+    action: Annotated[str, Argument(help="build, pdf, student, slides.")] = "build",
     chapter: Annotated[list[str] | None, Argument(help="Names of pages; default: all.")] = None,
     out: Annotated[Path | None, Option(help="Where pages that are not the site go.")] = None,
 ) -> None:
-    """Build the site, or only execute its notebooks; print it as one PDF; write the notebooks of a class
-    without solutions, or slides of lessons.
+    """Build the site; print it as one PDF; write the notebooks of a class without solutions, or slides of
+    lessons.
 
     \b
     Examples:
@@ -146,13 +146,12 @@ def book(
 
     actions: dict[str, Callable[[], object]] = {
         "build": site.build,
-        "execute": site.execute,
         "pdf": lambda: site.pdf(out or Path("book.pdf"), chapter),
         "student": lambda: report(students.write_students(sources(), out or Path("student"))),
         "slides": lambda: report(site.write_slides(sources(site.lessons), out or Path("slides"))),
     }
     if action not in actions:
         raise InputError(f"the book can be {', '.join(actions)}, not {action!r}")
-    if action in ("build", "execute") and (chapter or out):
-        raise InputError(f"`book {action}` is about the whole site: it takes no pages and no --out")
+    if action == "build" and (chapter or out):
+        raise InputError("`book build` is about the whole site: it takes no pages and no --out")
     actions[action]()

@@ -61,7 +61,7 @@ notebook 01_quickstart -p alhpa 1 -> alhpa
 data fetch -> get
 data convert brats2018 -> convert NAME FOLDER
 book burn -> build
-book execute 11_fedvck -> it takes no pages
+book build 11_fedvck -> it takes no pages
 import tests/e2e -> no records
 runs ~nobodys/runs -> home directory
 """

@@ -42,20 +42,15 @@ def build() -> Path:
     notebook that fails, or any warning.
     """
     started = time.perf_counter()
-    executed = execute()
+    print("Running the notebooks at their quick profile ...", flush=True)
+    sources = map(source, pages())
+    executed = execute_all([path for path in sources if path.suffix == ".py"], EXECUTED)
     print("Building the site ...", flush=True)
     lay_out(executed)
     _sphinx()
     seconds = time.perf_counter() - started
     print(f"Built {len(pages())} pages in {seconds:.0f} s: {HTML / 'index.html'}", flush=True)
     return HTML
-
-
-def execute() -> list[Path]:
-    """Execute the book's notebooks at their quick profile, those that changed; see `execute_all`."""
-    print("Running the notebooks at their quick profile ...", flush=True)
-    sources = map(source, pages())
-    return execute_all([path for path in sources if path.suffix == ".py"], EXECUTED)
 
 
 def pages(names: Sequence[str] | None = None) -> list[str]:
