@@ -303,7 +303,7 @@ pupils = {
     "student of one teacher with all data": taught(asked, alone),
 }
 accuracy = pd.DataFrame(pupils.items(), columns=["name", "value"])
-show(dots(accuracy, "test accuracy (%)"))
+show(dots(accuracy, "test accuracy (%)", "Who has learned what (n = 1)"))
 
 # %% [markdown]
 # How many classes does the ensemble see in the inputs? The exponential of the entropy of its mean answer:

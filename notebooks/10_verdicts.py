@@ -110,8 +110,9 @@ worked = next(
 )
 finding = judge(worked)
 gaps = {other: of for lead in finding.leads for other, of in lead.gaps.items()}
-rows = [(other, *interval(of)) for other, of in gaps.items()]
-leads = pd.DataFrame(rows, columns=["name", "value", "low", "high"])
+rows = [(other, *interval(of), len(of)) for other, of in gaps.items()]
+names = ["name", "value", "low", "high", "seeds"]
+leads = pd.DataFrame(rows, columns=names)
 show(dots(leads, "lead of FedMK (points), 90% interval", worked.claim))
 
 # %% [markdown]

@@ -206,10 +206,11 @@ chance[[*names]].rename(columns=names).groupby(level=0).mean().round(3)
 def over_seeds(runs, by):
     """Mean of `value` and its 90% interval, for each name."""
     rows = [
-        (", ".join(name), *interval(of["value"].tolist()))
+        (", ".join(name), *interval(of["value"].tolist()), len(of))
         for name, of in runs.groupby(by, sort=False)
     ]
-    return pd.DataFrame(rows, columns=["name", "value", "low", "high"])
+    names = ["name", "value", "low", "high", "seeds"]
+    return pd.DataFrame(rows, columns=names)
 
 
 runs["value"] = [
@@ -218,7 +219,7 @@ runs["value"] = [
 ]
 auc = over_seeds(runs, ["row", "data"])
 xlabel = "AUC above chance, 90% interval"
-show(dots(auc, xlabel, "LiRA, mean over clients", digits=3))
+show(dots(auc, xlabel, "LiRA, mean over clients"))
 
 # %% [markdown]
 # See the images in the clear, on PneumoniaMNIST: a small area there says that this attack finds little, not that little is
@@ -342,10 +343,11 @@ rows = [
         row,
         *interval(of.tolist()),
         paper[row.split()[0], near] - paper[row.split()[0], far],
+        len(of),
     )
     for row, of in (scores[near] - scores[far]).dropna().groupby("row")
 ]
-columns = ["name", "value", "low", "high", "paper"]
+columns = ["name", "value", "low", "high", "paper", "seeds"]
 lost = pd.DataFrame(rows, columns=columns)
 title = "CIFAR-10, from alpha 0.05 to 0.02"
 show(dots(lost, "points lost, 90% interval", title))

@@ -161,7 +161,7 @@ show(
 # %%
 parts = gains("fedvck", "update_steps", "accuracy", "Adam at 0.1", best)
 parts = parts.rename(columns={"row": "name", "gain": "value"})
-show(dots(parts, "points above Adam at 0.1, after two rounds"))
+show(dots(parts, "points above Adam at 0.1", "CIFAR-10, two rounds"))
 
 # %% [markdown]
 # Two rounds are not ten: a larger rate of the server, which helps here, is one of the rows of the first dot plot. At the

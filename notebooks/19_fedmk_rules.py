@@ -253,7 +253,7 @@ lead = lead.assign(
         for column in columns
     ],
 )
-show(dots(lead, "points above FedAvg"))
+show(dots(lead, "points above FedAvg", "FedGen with other values"))
 
 # %% [markdown]
 # So the number of such a baseline depends on values that somebody chose and did not state.
@@ -276,7 +276,7 @@ for row in ("FedGen", "FedGen, its code", "FedAvg, tuned"):
     lead = lead[lead["rule"].isin(["last", "before"])]
     name = row + ", " + lead["column"] + ", " + lead["rule"]
     leads.append(lead.assign(name=name, value=lead["gain"]))
-show(dots(pd.concat(leads), "points above FedMK"))
+show(dots(pd.concat(leads), "points above FedMK", "By two rules, MNIST"))
 
 # %% [markdown]
 # FedGen as in its paper leads after the last round and trails by the other rule; with its code's losses it does not always

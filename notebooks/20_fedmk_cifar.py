@@ -74,7 +74,8 @@ pd.DataFrame(updates).T.round(0)
 # often. Points over FedMK with one inner step and the settings of MNIST, on the test set:
 
 # %%
-show(dots(differences("work", "FedMK"), "points over one inner step"))
+gain = differences("work", "FedMK")
+show(dots(gain, "points over one inner step", "Four times the work"))
 
 # %% [markdown]
 # Eq. 3 and 5 have one inner step; "assume one", says a footnote. The work that the paper builds on
@@ -85,7 +86,7 @@ show(dots(differences("work", "FedMK"), "points over one inner step"))
 # %%
 for name in ("interpretations_cifar10", "interpretations_cifar100"):
     gain = differences(name, "one step")
-    show(dots(gain, f"points over one step, {gain['column'].iat[0]}"))
+    show(dots(gain, "points over one step", gain["column"].iat[0]))
 
 # %% [markdown]
 # One step on four times the images updates each as often as ten steps do. On the test set of CIFAR-100, with the splits
@@ -93,7 +94,7 @@ for name in ("interpretations_cifar10", "interpretations_cifar100"):
 
 # %%
 gain = differences("steps_cifar100", "one step")
-show(dots(gain, "points over one step"))
+show(dots(gain, "points over one step", gain["column"].iat[0]))
 
 # %% [markdown]
 # On the CIFAR sets the tables take ten inner steps.
@@ -199,7 +200,8 @@ for label, chosen in (
     lead = leads("fedmk", 1, "FedMK", chosen, best)
     lead = lead[lead["name"].str.startswith("cifar10-")]
     frames.append(lead.assign(name=lead["name"] + ", others " + label))
-show(dots(pd.concat(frames), "points over the best other method"))
+title = "FedMK on CIFAR-10, Table 1"
+show(dots(pd.concat(frames), "points over the best other method", title))
 
 # %% [markdown]
 # FedMK had more tries than the others: beside four of a step size, as they, four schedules and the variants above.

@@ -65,7 +65,7 @@ for variant in reported.index.drop("FedMK"):
     paper = gain["column"].map(reported.loc["FedMK"] - reported.loc[variant])
     name = gain["column"] + ": " + variant
     rows.append(gain.assign(name=name, paper=paper))
-show(dots(pd.concat(rows), "points that a part adds"))
+show(dots(pd.concat(rows), "points that a part adds", "Table 2"))
 
 # %% [markdown]
 # In the paper dynamic weights add less than one standard deviation of the full method in Table 1.
@@ -131,7 +131,7 @@ for row, usual in (
     gain = gains("fedmk", "interpretations", "accuracy", usual, best)
     gain = gain[gain["row"] == row].rename(columns={"gain": "value"})
     rows.append(gain.assign(name=gain["column"] + ": " + row))
-show(dots(pd.concat(rows), "points over FedMK"))
+show(dots(pd.concat(rows), "points over FedMK", "Interpretations"))
 
 # %% [markdown]
 # ## Figures 4 and 5: active clients and rounds
@@ -142,7 +142,8 @@ show(dots(pd.concat(rows), "points over FedMK"))
 # %%
 lead = leads("fedmk", "figure4", "FedMK", profile=best).dropna(subset="value")
 name = lead["name"] + ", over " + lead["baseline"]
-show(dots(lead.assign(name=name), "lead (points), 90% interval"))
+title = "FedMK in the columns of Figure 4"
+show(dots(lead.assign(name=name), "lead (points), 90% interval", title))
 
 # %% tags=["hide-output"]
 table("fedmk", "figure4", best)

@@ -123,7 +123,7 @@ def differences(number, rows, against):
 
 
 others = table_frame("fedmk", 5, best).dropna(subset="printed")["row"].unique()
-show(dots(differences(5, others, "tau=5"), "points over tau=5"))
+show(dots(differences(5, others, "tau=5"), "points over tau=5", "Table 5"))
 
 # %% [markdown]
 # ## Table 6: dynamic or class-balanced
@@ -138,7 +138,7 @@ table("fedmk", 6, best)
 # %%
 balanced = "Class-balanced weights"
 gain = differences(6, ["Dynamic weights"], balanced)
-show(dots(gain, "points over class-balanced weights"))
+show(dots(gain, "points over class-balanced weights", "Table 6"))
 
 # %% [markdown]
 # ## Take away

@@ -122,13 +122,13 @@ def lead_figure(images, others):
                 float
             ),
             reported.at[row, at] - reported.at[other, at],
+            behind.at[(column, other), "seeds"],
         )
         for column, (clients, at) in places.items()
         for other in others
     ]
-    frame = pd.DataFrame(
-        rows, columns=["name", "value", "low", "high", "paper"]
-    )
+    names = ["name", "value", "low", "high", "paper", "seeds"]
+    frame = pd.DataFrame(rows, columns=names)
     show(dots(frame, "lead (points of AUC), 90% interval", title=row))
 
 

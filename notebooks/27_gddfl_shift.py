@@ -352,7 +352,8 @@ pd.Series(
 
 # %%
 xlabel = "AUC minus that of Algorithm 1 (points)"
-show(dots(gaps("released", "as described"), xlabel))
+title = "HAM10000 by centre"
+show(dots(gaps("released", "as described"), xlabel, title))
 
 # %% tags=["hide-cell"]
 table("gddfl", "released", best)

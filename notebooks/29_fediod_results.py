@@ -149,11 +149,13 @@ scores = runs.pivot(
 )
 gains = (scores["1,000"] - scores["100"]).dropna()
 rows = [
-    (f"{method}, {column}", *interval(of.tolist()))
+    (f"{method}, {column}", *interval(of.tolist()), len(of))
     for (column, method), of in gains.groupby(level=[0, 1], sort=False)
 ]
-gained = pd.DataFrame(rows, columns=["name", "value", "low", "high"])
-show(dots(gained, "gain from 100 to 1,000 steps of the teachers (points)"))
+names = ["name", "value", "low", "high", "seeds"]
+gained = pd.DataFrame(rows, columns=names)
+title = "From 100 to 1,000 steps of the teachers"
+show(dots(gained, "points gained by the student", title))
 
 # %% [markdown]
 # A dot without a line is a single seed. All numbers behind these figures:

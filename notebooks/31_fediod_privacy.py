@@ -282,7 +282,7 @@ lead = gains("fediod", 5, "accuracy", "FedKD with DP", best)
 lead = lead[lead["row"] == "FedIOD with DP"].set_index("column", drop=False)
 lead["paper"] = reported["FedIOD with DP"] - reported["FedKD with DP"]
 lead = lead.rename(columns={"column": "name", "gain": "value"})
-show(dots(lead, "lead of FedIOD with DP over FedKD with DP (points)"))
+show(dots(lead, "lead of FedIOD over FedKD (points)", "Table 5, with privacy"))
 
 # %% [markdown]
 # Under equal budgets the paper calls FedIOD "superior or equivalent"; the [verdict](34_status) on this asks for

@@ -301,7 +301,9 @@ tried = by_seed(tried.query("column == 'mnist-0.1'"))
 frame = tried.agg(["mean", "std"], axis=1).rename_axis("name").reset_index()
 mean, std = frame["mean"], frame["std"]
 frame = frame.assign(value=mean, low=mean - std, high=mean + std)
-show(dots(frame, "accuracy on held-out images (%), mean ± deviation"))
+frame["seeds"] = tried.count(axis=1).to_numpy()
+xlabel = "accuracy on held-out images (%), mean ± deviation"
+show(dots(frame, xlabel, "mnist-0.1"))
 
 # %% [markdown]
 # Four rows repeat a setting of the first table on other splits, without a tenth of the training images and on other test

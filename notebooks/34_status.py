@@ -101,7 +101,8 @@ claims_table("fediod")
 #
 # Every number that the papers report, by what came out for it: each column adds up to the last line. Costs follow from shapes
 # and settings are read back, so they say nothing about accuracy. Methods that share a cell are one number, with the worst of
-# their verdicts; a number that the same runs measured in another table is a repeat.
+# their verdicts; a number that the same runs measured in another table is a repeat. Measures of one run (GDD-FL reports several)
+# each count, and go together.
 
 # %%
 by_paper()
@@ -226,7 +227,8 @@ rates = pd.DataFrame(
     if "ratio" in contestant
 )
 ends = {"median": "value", "lowest": "low", "highest": "high"}
-show(dots(rates.rename(columns=ends), "times as fast, median and range"))
+rates = rates.rename(columns=ends)
+show(dots(rates, "times as fast, median and range", "Whole runs in pairs"))
 
 # %% [markdown]
 # ### Precision
@@ -239,9 +241,10 @@ show(dots(rates.rename(columns=ends), "times as fast, median and range"))
 rows = []
 for name, runs in bench["precision-avx512-bfloat16"]["contestants"].items():
     gaps = np.subtract(runs["accuracy"]["ours"], runs["accuracy"]["theirs"])
-    rows.append((method_name(name), *interval(gaps)))
-precision = pd.DataFrame(rows, columns=["name", "value", "low", "high"])
-show(dots(precision, "bfloat16 minus float32 (points)"))
+    rows.append((method_name(name), *interval(gaps), len(gaps)))
+names = ["name", "value", "low", "high", "seeds"]
+precision = pd.DataFrame(rows, columns=names)
+show(dots(precision, "bfloat16 minus float32 (points)", "Two rounds"))
 
 # %% [markdown]
 # ### Records of older versions

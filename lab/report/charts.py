@@ -132,36 +132,41 @@ def scatter(
     return describe(axes, title, words)
 
 
-def dots(frame: pd.DataFrame, xlabel: str, title: str = "", digits: int = 1) -> Figure:
+def dots(frame: pd.DataFrame, xlabel: str, title: str = "") -> Figure:
     """Values as dots on lines from `low` to `high`, one below the other, and what a paper reports as hollow
     diamonds.
 
     Args:
-        frame: `name`, `value` and, where there are any, `low` and `high`, and `paper`; any may be nan.
-        digits: decimals in the description.
+        frame: `name`, `value` and, where there are any, `low` and `high`, `paper`, `seeds`; any may be nan.
     """
+    import seaborn as sns
+
     names = [textwrap.fill(str(name), 40) for name in frame["name"]]
-    frame = frame.reindex(columns=["value", "low", "high", "paper"]).assign(name=names)
+    frame = frame.reindex(columns=["value", "low", "high", "paper", "seeds"]).reset_index(drop=True)
+    frame = frame.replace([-np.inf, np.inf], np.nan)
+    # a dot at the median of `low`, `value` and `high`, on a line over their range
+    look: dict[str, Any] = {"estimator": "median", "errorbar": ("pi", 100), "ls": "none"}
+    look |= {"orient": "h", "order": frame.index, "err_kws": {"linewidth": 1.5}}
+    ours = frame[["low", "value", "high"]].stack()
     with canvas(7.2, 1.0 + 0.36 * len(frame), title) as axes:
-        below, above = frame["value"] - frame["low"], frame["high"] - frame["value"]
-        ends = [end.where(np.isfinite(end), 0) for end in (below, above)]
-        look = {"fmt": "o", "color": style.PALETTE[0], "label": "ours"}
-        axes.errorbar(frame["value"], range(len(frame)), xerr=ends, **look)
+        sns.pointplot(x=ours, y=ours.index.get_level_values(0), ax=axes, label="ours", **look)
         if frame["paper"].notna().any():
-            look = {"mfc": "none", "color": style.PALETTE[1], "label": "paper"}
-            axes.plot(frame["paper"], range(len(frame)), "D", **look)
+            look |= {"mfc": "none", "color": style.PALETTE[1], "markers": "D"}
+            sns.pointplot(x=frame["paper"], y=frame.index, ax=axes, label="paper", **look)
             axes.figure.legend(loc="outside lower right", ncols=2)
-        axes.set_yticks(range(len(frame)), frame["name"])
-        axes.set(xlabel=xlabel, ylim=(len(frame) - 0.5, -0.5))
+        axes.get_legend().remove()
+        axes.set(xlabel=xlabel, ylabel="", yticks=range(len(names)), yticklabels=names)
+        if frame["seeds"].max() > 0:
+            n = frame["seeds"].replace(0, np.nan)
+            ends = " to ".join(f"{end:g}" for end in sorted({n.min(), n.max()}))
+            note(axes, f"n = {ends} seeds")
         if frame["low"].min() < 0 < frame["high"].max():
             axes.axvline(0, color=style.INK, linewidth=1.2)
+    words = "{value:.3g}, {low:.3g} to {high:.3g}, paper {paper:.3g}"
     said = []
-    for row in frame.to_dict("records"):
-        low, high = (f"{row[end]:.{digits}f}" for end in ("low", "high"))
-        words = [] if pd.isna(row["value"]) else [f"{row['value']:.{digits}f}"]
-        words += [f"{low} to {high}"] if np.isfinite([row["low"], row["high"]]).all() else []
-        words += [] if pd.isna(row["paper"]) else [f"paper {row['paper']:.{digits}f}"]
-        said.append(f"{' '.join(row['name'].split())} {', '.join(words)}")
+    for name, row in zip(names, frame.to_dict("records"), strict=True):
+        parts = [part for part in words.format_map(row).split(", ") if "nan" not in part]
+        said.append(f"{' '.join(name.split())} {', '.join(parts)}")
     return describe(axes, title, f"{xlabel}: {'; '.join(said)}.")
 
 
@@ -209,6 +214,8 @@ def partition_plot(
         parts: indices into `labels`, one array per client.
         classes: names of the classes; by default their numbers.
     """
+    import seaborn as sns
+
     targets = np.asarray(labels).astype(np.int64)
     numbers = range(int(targets.max(initial=0)) + 1)
     names = list(map(str, numbers if classes is None else classes))
@@ -218,7 +225,13 @@ def partition_plot(
     with canvas(min(2.2 + 0.55 * len(names), 12), min(1.5 + 0.27 * len(parts), 14), title) as axes:
         # 300 square points for the largest cell: neighbouring dots then just touch
         areas = 300 * counts[client, cls] / max(counts.max(), 1)
-        axes.scatter(cls, client, s=areas, color=style.PALETTE[0], linewidth=0)
+        look = {
+            "size": areas,
+            "sizes": (areas.min(initial=300), 300),
+            "linewidth": 0,
+            "legend": False,
+        }
+        sns.scatterplot(x=cls, y=client, ax=axes, color=style.PALETTE[0], **look)
         axes.set_xticks(range(len(names)), names, rotation=0 if max(map(len, names)) < 4 else 90)
         axes.set_yticks(range(len(parts)), [f"client {k} ({n:,})" for k, n in enumerate(sizes)])
         axes.set(xlabel="class", xlim=(-0.6, len(names) - 0.4), ylim=(len(parts) - 0.4, -0.6))

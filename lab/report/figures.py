@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from core.errors import InputError
 from lab.report import style
@@ -78,20 +79,14 @@ def image_rows(rows: Mapping[str, Any], title: str = "", inches: float = 0.62) -
     low, high = whole.min().item(), whole.max().item()
     if low < 0 or high > 1:
         parts = [(part - low) / max(high - low, 1e-12) for part in parts]
-    (height, width), gap = whole.shape[2:], 2
-    sheet = np.zeros((len(parts) * (height + gap), max(map(len, parts)) * (width + gap), 4))
-    for row, part in enumerate(parts):
-        for column, image in enumerate(part.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy()):
-            y, x = row * (height + gap), column * (width + gap)
-            sheet[y : y + height, x : x + width] = np.pad(
-                image, ((0, 0), (0, 0), (0, 1)), constant_values=1
-            )
-    across, down = (n * inches for n in (sheet.shape[1] / (width + gap), len(parts)))
-    with canvas(1.6 + across, 0.4 + down, title) as axes:
+    (height, width), gap, most = whole.shape[2:], 2, max(map(len, parts))
+    # images are opaque, the gap behind each and what a row lacks are transparent: a fourth channel
+    parts = [F.pad(part.expand(-1, 3, -1, -1), (*[0] * 5, 1), value=1) for part in parts]
+    parts = [F.pad(part, (0, gap, 0, gap, 0, 0, 0, most - len(part))) for part in parts]
+    sheet = torch.stack(parts).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1).numpy()
+    with canvas(1.6 + most * inches, 0.4 + len(parts) * inches, title) as axes:
         axes.imshow(sheet, interpolation="nearest")
-        axes.set_yticks(
-            [row * (height + gap) + height / 2 for row in range(len(parts))], list(rows)
-        )
+        axes.set_yticks(np.arange(len(parts)) * (height + gap) + height / 2, list(rows))
         axes.set_xticks([])
         axes.tick_params(length=0)
         axes.grid(visible=False)

@@ -33,19 +33,19 @@ class Conclusion(Part):
 
 def conclusions(paper: str) -> pd.DataFrame:
     """The conclusions on a paper's results, a row each: `name`, the difference in the paper's unit (`value`),
-    the ends of its 90% interval (`low`, `high`), and what the `paper` reports for it.
+    the ends of its 90% interval (`low`, `high`), what the `paper` reports for it, and how many `seeds`.
 
     Raises InputError where records do not support a conclusion.
     """
     known, stated = records(), read_yaml(CONCLUSIONS)[paper]
     rows = [(entry["says"], *supported(Conclusion(**entry), known)) for entry in stated]
-    return pd.DataFrame(rows, columns=["name", "value", "low", "high", "paper"])
+    return pd.DataFrame(rows, columns=["name", "value", "low", "high", "paper", "seeds"])
 
 
 def supported(
     conclusion: Conclusion, measured: Mapping[str, Record]
-) -> tuple[float, float, float, float | None]:
-    """The difference of a conclusion, the ends of its 90% interval, and the paper's.
+) -> tuple[float, float, float, float | None, int]:
+    """The difference of a conclusion, the ends of its 90% interval, the paper's, and how many seeds.
 
     Raises InputError where its lead has an interval that is not above 0, or its verdict is another.
     """
@@ -58,7 +58,8 @@ def supported(
             raise InputError(
                 f"{conclusion.says!r} is {mean:.3g}, from {low:.3g} to {high:.3g}: write it anew"
             )
-        return mean, low, high, reported[0] - reported[1] if len(reported) == 2 else None
+        lead = reported[0] - reported[1] if len(reported) == 2 else None
+        return mean, low, high, lead, len(gaps)
     beside = TableSpec.find_cell(conclusion.paper[0], cell.profile).published
     spread = beside.spread if beside else None
     by = compare(reported[0], [*ours.values()], cell.unit, spread, looks=cell.looks)
@@ -69,7 +70,7 @@ def supported(
     error, freedom = by.error
     half = float(stdtrit(freedom, 0.95) * error)
     gap = float(by.mean) - reported[0]
-    return gap, gap - half, gap + half, 0.0
+    return gap, gap - half, gap + half, 0.0, len(ours)
 
 
 def _reported(name: str) -> float:

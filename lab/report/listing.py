@@ -9,12 +9,15 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 #: columns of a listing that a page shows without cutting them
 WIDTH = 80
+#: a comment of one or more lines, and code with one behind it
+_COMMENT = re.compile(r"^( *)#:? .*\n(?:\1#:? .*\n)*", re.MULTILINE)
+_BEHIND = re.compile(r"^( *)(\S.*?)  #:? (.*)$")
 #: notes to programs that check the source, which no reader needs
 _FOR_TOOLS = re.compile(r"\s+# (type: ignore|noqa)\b.*$")
 
@@ -35,7 +38,7 @@ def text_of(function: Callable[..., Any]) -> str:
     """
     text = textwrap.dedent(inspect.getsource(function)).rstrip()
     rows = [_FOR_TOOLS.sub("", row) for row in _without_docstrings(text)]
-    return _formatted("\n".join(_with_comments(rows)))
+    return _formatted(_with_comments("\n".join(rows)))
 
 
 def _without_docstrings(text: str) -> list[str]:
@@ -56,26 +59,20 @@ def _formatted(text: str) -> str:
     """Break a program into lines of at most `WIDTH` columns, where they can be broken."""
     if not importlib.util.find_spec("ruff"):
         return text
-    options = ["--isolated", "--line-length", str(WIDTH), "--target-version", "py311", "-"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", "format", *options],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.rstrip()
+    ruff = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", str(WIDTH), "-"]
+    return subprocess.check_output(ruff, input=text, text=True).rstrip()
 
 
-def _with_comments(rows: list[str]) -> Iterator[str]:
-    """Lines with comments that fit: one behind code that is too wide goes above it."""
-    for row in rows:
-        comment = re.match(r"^(\s*)(.*?)\s*#:? (.*)$", row)
-        if len(row) <= WIDTH or not comment:
-            yield row
-            continue
-        indent, code, words = comment.groups()
-        begin = f"{indent}# "
-        yield from textwrap.wrap(words, WIDTH, initial_indent=begin, subsequent_indent=begin)
-        if code:
-            yield indent + code
+def _with_comments(text: str) -> str:
+    """A program whose comments fit: one behind code that is too wide goes above it."""
+    above = r"\1# \3\n\1\2"
+    rows = [row if len(row) <= WIDTH else _BEHIND.sub(above, row) for row in text.splitlines()]
+    return _COMMENT.sub(_wrapped, "\n".join(rows))
+
+
+def _wrapped(comment: re.Match[str]) -> str:
+    """The lines of a comment as one paragraph, where one is too wide."""
+    if max(map(len, comment[0].splitlines())) <= WIDTH:
+        return comment[0]
+    words, begin = re.sub(r"(?m)^ *#:? ", "", comment[0]), comment[1] + "# "
+    return textwrap.fill(words, WIDTH, initial_indent=begin, subsequent_indent=begin) + "\n"

@@ -74,11 +74,12 @@ def test_dots_have_their_intervals_and_what_a_paper_reports():
     figure = charts.dots(frame.assign(paper=[2.0, np.nan]), "points")
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B"]
-    (interval,) = axes.collections
-    assert interval.get_segments()[0][:, 0].tolist() == [0.5, 1.5]
-    assert interval.get_segments()[1][:, 0].tolist() == [3, 3]  # nothing is known of its spread
-    assert figure.get_label() == "points: A 1.0, 0.5 to 1.5, paper 2.0; B 3.0."
-    assert charts.dots(frame[["name", "value"]], "points").get_label() == "points: A 1.0; B 3.0."
+    at = [[x for x in line.get_xdata() if np.isfinite(x)] for line in axes.lines]
+    # dots, the line of A, and the diamond; of the spread of B nothing is known
+    assert [row for row in at if row] == [[1, 3], [0.5, 1.5], [2]]
+    assert figure.get_label() == "points: A 1, 0.5 to 1.5, paper 2; B 3."
+    assert charts.dots(frame[["name", "value"]], "points").get_label() == "points: A 1; B 3."
+    assert charts.dots(frame.assign(seeds=[3, 5]), "").get_supxlabel() == "n = 3 to 5 seeds"
 
 
 def test_a_heat_map_says_every_difference_and_hatches_what_says_less():

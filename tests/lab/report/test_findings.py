@@ -41,17 +41,17 @@ def test_records_support_the_conclusions_on_each_paper(paper):
 
 def test_a_lead_is_that_of_the_files_and_its_interval_scipys():
     ours, theirs = percent(RELEASED), percent(FEDAVG)
-    mean, low, high, paper = supported(
+    mean, low, high, paper, seeds = supported(
         Conclusion(says="x", cell=RELEASED, over=FEDAVG, paper=REPORTED), records()
     )
     by = stats.ttest_rel(ours, theirs).confidence_interval(0.9)
     assert (mean, low, high) == pytest.approx((np.mean(ours - theirs), by.low, by.high))
-    assert paper == pytest.approx(61.89 - 38.68)
+    assert paper == pytest.approx(61.89 - 38.68) and seeds == len(ours)
 
 
 def test_a_verdict_is_beside_the_number_that_the_paper_has_elsewhere():
     one = Conclusion(says="x", cell=TWICE, paper=REPORTED[:1], verdict="consistent")
-    gap, low, high, paper = supported(one, records())
+    gap, low, high, paper, _ = supported(one, records())
     assert low < gap < high and paper == 0
     assert gap == pytest.approx(percent(TWICE).mean() - 61.89)
 
