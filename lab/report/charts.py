@@ -143,12 +143,14 @@ def dots(frame: pd.DataFrame, xlabel: str, title: str = "") -> Figure:
 
     names = [textwrap.fill(str(name), 40) for name in frame["name"]]
     frame = frame.reindex(columns=["value", "low", "high", "paper", "seeds"]).reset_index(drop=True)
-    frame = frame.replace([-np.inf, np.inf], np.nan)
+    frame = frame.astype(float).replace([-np.inf, np.inf], np.nan)
     # a dot at the median of `low`, `value` and `high`, on a line over their range
     look: dict[str, Any] = {"estimator": "median", "errorbar": ("pi", 100), "ls": "none"}
     look |= {"orient": "h", "order": frame.index, "err_kws": {"linewidth": 1.5}}
+    look |= {"markersize": 5, "markeredgewidth": 1.2}
     ours = frame[["low", "value", "high"]].stack()
-    with canvas(7.2, 1.0 + 0.36 * len(frame), title) as axes:
+    tall = 1.0 + sum(0.36 + 0.14 * name.count("\n") for name in names)
+    with canvas(7.2, tall, title) as axes:
         sns.pointplot(x=ours, y=ours.index.get_level_values(0), ax=axes, label="ours", **look)
         if frame["paper"].notna().any():
             look |= {"mfc": "none", "color": style.PALETTE[1], "markers": "D"}

@@ -118,17 +118,11 @@ def _bits(cell: Cell, book: Record | None, yours: Record) -> str:
         | {"device_name": record.environment.get("device_name")}
         for record in (book, yours)
     )
-    reason = ", ".join(
-        f"{name} {theirs.get(name)} there, {own.get(name)} here"
-        for name in dict.fromkeys((*theirs, *own))
-        if theirs.get(name) != own.get(name)
-    )
-    if not reason:
-        cuda = yours.environment.get("device") == "cuda"
-        reason = "data, code and machine are the same" + (
-            "; a GPU adds some numbers in another order each time" if cuda else ""
-        )
+    cuda = yours.environment.get("device") == "cuda"
+    same = "data, code and machine are the same" + "; a GPU adds in another order each time" * cuda
+    changed = [name for name in dict.fromkeys((*theirs, *own)) if theirs.get(name) != own.get(name)]
+    reasons = [f"{name} {theirs.get(name)} there, {own.get(name)} here" for name in changed]
     values = " there, ".join(
         formatted(measured(record, cell), None, cell.unit) for record in (book, yours)
     )
-    return f"{where} {values} here; not the same bits ({reason})"
+    return f"{where} {values} here; not the same bits ({', '.join(reasons) or same})"
