@@ -64,9 +64,7 @@ def data_(
     given = {"list": 0, "get": 1, "convert": 2, "pack": 1}
     if given.get(action) != (name is not None) + (folder is not None):
         raise InputError(
-            "use `fedcon data` to list, `fedcon data get NAME` to download, "
-            "`fedcon data convert NAME FOLDER` for what you downloaded by hand, or "
-            "`fedcon data pack FILE` to zip what a class needs"
+            "use `data`, `data get NAME`, `data convert NAME FOLDER` or `data pack FILE`"
         )
     if size is not None and action != "convert":
         raise InputError("--size goes with `data convert NAME FOLDER`")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: a record, several, or a folder that `run --out` filled
 Runs = Record | Iterable[Record] | str | Path
 MB = 2**20
-#: with more series than so many their bands would hide each other
+#: with more series than so many each has a panel of its own
 CROWDED = 8
 AXES = {"round": "communication round", "megabytes": "MB sent, both directions, all clients"}
 #: algorithms whose class cannot be named as they are written
@@ -58,14 +58,14 @@ def note(axes: Any, text: str) -> None:
     axes.figure.supxlabel(textwrap.fill(text, 95), x=0.01, ha="left", fontsize=9, color=style.INK)
 
 
-def _scale(axes: Any, log: str) -> None:
-    """Logarithmic axes with plain numbers at 1, 2 and 5 of each power."""
+def _scale(axes: Any, log: str, at: Sequence[int] = (1, 2, 5)) -> None:
+    """Logarithmic axes with plain numbers at some multiples of each power of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for name in log:
         axes.set(**{f"{name}scale": "log"})
         axis = getattr(axes, f"{name}axis")
-        axis.set(major_locator=LogLocator(subs=(1, 2, 5)), minor_formatter=NullFormatter())
+        axis.set(major_locator=LogLocator(subs=at), minor_formatter=NullFormatter())
         axis.set_major_formatter("{x:g}")
 
 
@@ -80,20 +80,36 @@ def lines(
     title: str = "",
 ) -> Figure:
     """A line of `y` over `x` for each value of `by`: the mean of equal `x` in a band of one standard
-    deviation, where lines are few enough to tell bands apart.
+    deviation; of many a panel for each, in front of the others in grey.
 
     Args:
         frame: long form; `x`, `y` and `by` are columns of it.
         log: axes with a logarithmic scale: "", "x", "y" or "xy".
     """
     import seaborn as sns
+    from matplotlib import pyplot, rc_context
     from matplotlib.ticker import MaxNLocator
 
     means = frame.groupby([by, x], sort=False)[y].mean().dropna()
     ends = {name: means[name].sort_index() for name in dict.fromkeys(frame[by]) if name in means}
-    bands = len(ends) <= CROWDED and frame.groupby([by, x])[y].count().gt(1).any()
+    bands = frame.groupby([by, x])[y].count().gt(1).any()
+    said = [f"{name} goes from {of.iat[0]:.3g} to {of.iat[-1]:.3g}" for name, of in ends.items()]
+    words = f"{ylabel or y} against {xlabel or x}: {'; '.join(said)}."
     # the legend has the order of the ends of the lines
     order = sorted(ends, key=lambda name: -ends[name].iat[-1])
+    if len(ends) > CROWDED:
+        rows, form = means.reset_index(), {"kind": "line", "col_wrap": 4, "height": 1.9}
+        with rc_context({**style.RC, "figure.constrained_layout.use": False}):
+            grid = sns.relplot(rows, x=x, y=y, col=by, col_order=order, zorder=3, **form)
+            for name, axes in grid.axes_dict.items():
+                grey = {"estimator": None, "color": style.RULE, "linewidth": 1, "zorder": 1}
+                sns.lineplot(rows, x=x, y=y, units=by, ax=axes, **grey)
+                axes.set_title(textwrap.fill(name, 24), fontsize=10)
+                _scale(axes, log, (1,))
+            above = f"{title}: {ylabel or y} against {xlabel or x}".removeprefix(": ")
+            grid.set_axis_labels("", "").figure.suptitle(above, x=0.02, y=1.03, ha="left")
+        pyplot.close(grid.figure)
+        return describe(axes, title, words)
     look: dict[str, Any] = {"hue_order": order, "style_order": order, "mec": "none"}
     look |= {"palette": style.palette(ends), "markers": frame[x].nunique() <= 20}
     with canvas(7.2, 3.8, title) as axes:
@@ -107,8 +123,7 @@ def lines(
             note(axes, "Band: ± one standard deviation.")
         sns.move_legend(axes, "center left", bbox_to_anchor=(1.01, 0.5), title=None)
         axes.get_legend().set_visible(len(ends) > 1)
-    said = [f"{name} goes from {of.iat[0]:.3g} to {of.iat[-1]:.3g}" for name, of in ends.items()]
-    return describe(axes, title, f"{ylabel or y} against {xlabel or x}: {'; '.join(said)}.")
+    return describe(axes, title, words)
 
 
 def scatter(

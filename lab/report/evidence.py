@@ -43,10 +43,8 @@ def _value_and_file(cell: Cell, record: Record | None, also: Path | None) -> tup
     name = f"{record.experiment.id}.json"
     # what the book has counts
     paths = book_files(name) or (sorted(also.rglob(name)) if also else [])
-    shown = [
-        path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path for path in paths
-    ]
-    return formatted(value, None, cell.unit) or why, ", ".join(map(str, shown))
+    shown = [str(path).removeprefix(f"{REPOSITORY}/") for path in paths]
+    return formatted(value, None, cell.unit) or why, ", ".join(shown)
 
 
 def _mean(cell: Cell, judgement: Judgement) -> str:

@@ -87,7 +87,8 @@ def name_of(measured: Sequence[Record]) -> Callable[[Record], str]:
     def name(record: Record) -> str:
         row = {**_row(record), "algorithm": record.experiment.algorithm}
         said = [
-            _text(row[key]) if key == "algorithm" else f"{key} {_text(row[key])}" for key in differ
+            in_text(row[key]) if key == "algorithm" else f"{key} {in_text(row[key])}"
+            for key in differ
         ]
         return ", ".join(said) or row["algorithm"]
 
@@ -97,7 +98,7 @@ def name_of(measured: Sequence[Record]) -> Callable[[Record], str]:
 def _leads(summary: pd.DataFrame, by_seed: list[dict[int, float]], against: str) -> pd.DataFrame:
     """Columns of `summary_frame` that compare rows, with their values by seed, to the named ones."""
     names = [str(name) for name in summary if name not in MEASURED]
-    text = summary[names].map(_text)
+    text = summary[names].map(in_text)
     fits = pd.Series(True, index=summary.index)
     for part in against.split(","):
         name, value = part.split("=", 1) if "=" in part else ("algorithm", part)
@@ -122,7 +123,7 @@ def _leads(summary: pd.DataFrame, by_seed: list[dict[int, float]], against: str)
     return pd.DataFrame(rows, columns=["lead", "low", "high", "pairs"])
 
 
-def _text(value: Any) -> str:
+def in_text(value: Any) -> str:
     """A value as a terminal shows it."""
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 

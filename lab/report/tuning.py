@@ -9,6 +9,7 @@ import pandas as pd
 
 from lab import Record, TableSpec, records
 from lab.report.charts import method_name
+from lab.report.summary import in_text, split_in_words
 
 #: the table that holds the tries of the laptop profile, and this profile
 TABLE, PROFILE = ("reference", "tuning"), "laptop"
@@ -23,14 +24,12 @@ def tuning_frame(
     each data set, their geometric `mean`, and `chosen`.
 
     The try with the highest mean is chosen, the first one where two are equal; none is chosen for
-    an algorithm until all its tries are measured on all data sets. The mean is geometric, so that
-    ratios count and not points: else the data set on which tries differ by more points would decide
-    almost alone.
+    an algorithm until all its tries are measured on all data sets. The mean is geometric, so that ratios
+    count: a data set on which tries differ by more points does not decide almost alone.
 
     Args:
         measured: complete records by experiment id; by default the book's.
-        table: paper and name of the table that holds the tries, and `profile`, what they are run
-            at.
+        table: paper and name of the table that holds the tries; profile: what they are run at.
     """
     known = records() if measured is None else measured
     spec = TableSpec.find(*table)
@@ -55,17 +54,12 @@ def tuning_frame(
 def tuning_table(*where: Any) -> pd.DataFrame:
     """`tuning_frame` of these arguments for a page: a line per try, settings as text, chosen ones marked."""
     frame = tuning_frame(*where)
-    frame["settings"] = frame["settings"].map(_in_words)
+    frame["settings"] = frame["settings"].map(
+        lambda own: ", ".join(f"{name} {in_text(value)}" for name, value in own.items())
+    )
     frame["method"] = frame.pop("algorithm").map(method_name)
     frame["chosen"] = frame["chosen"].map({True: "✓", False: ""})
     return frame.set_index(["method", "settings"]).round(2)
-
-
-def _in_words(settings: Mapping[str, float | str]) -> str:
-    return ", ".join(
-        f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
-        for name, value in settings.items()
-    )
 
 
 def settings_seen(dataset: str, alpha: float) -> pd.DataFrame:
@@ -76,10 +70,8 @@ def settings_seen(dataset: str, alpha: float) -> pd.DataFrame:
     rows = []
     for record in records().values():
         run = record.experiment
-        split = (run.partition.get("alpha"), str(run.partition.get("file", "")))
-        column = run.dataset == dataset and (
-            split[0] == alpha or f"alpha{alpha:g}.json" in split[1]
-        )
+        split = split_in_words(run.partition).replace(" ", "")
+        column = run.dataset == dataset and split.endswith(f"alpha{alpha:g}")
         if column and run.evaluate_on == "test" and not run.attack:
             settings = repr((run.variant, sorted(record.settings.items()), run.model_options))
             large = run.profile == "converged" and run.rounds == 10

@@ -67,6 +67,15 @@ def test_lines_are_means_with_a_band_of_one_deviation():
     assert charts.lines(LONG.iloc[[0, 2, 4, 5]], "x", "y").get_supxlabel() == ""
 
 
+def test_many_lines_have_a_panel_each_before_the_others():
+    many = pd.concat([LONG.assign(label=LONG["label"] + str(n)) for n in range(5)])
+    figure = charts.lines(many, "x", "y", title="Ten")
+    assert len(figure.axes) == 10 and figure.get_suptitle() == "Ten: y against x"
+    panel = next(axes for axes in figure.axes if axes.get_title("left") == "a3")
+    assert len(panel.lines) == 11 and panel.lines[0].get_xydata().tolist() == [[1, 2], [2, 5.5]]
+    assert figure.get_label().startswith("Ten. y against x: a0 goes from 2 to 5.5; b0 goes")
+
+
 def test_dots_have_their_intervals_and_what_a_paper_reports():
     frame = pd.DataFrame(
         {"name": ["A", "B"], "value": [1.0, 3.0], "low": [0.5, -np.inf], "high": [1.5, np.inf]}
