@@ -320,8 +320,8 @@ pd.Series({k: v.exp().item() for k, v in looks.items()}).round(1).to_frame(
 # %% [markdown]
 # Where all inputs look like few classes to the teachers, the student learns few. To look like many classes is needed,
 # but not enough: compare the photographs. FedDF {cite:p}`feddf`, FedMD {cite:p}`fedmd` and FedKD {cite:p}`fedkdgong` ask
-# about public images, and depend on how much these resemble the clients'. FedIOD *learns* its inputs: a generator makes
-# images that look real to the clients, on which teachers are sure, yet differ. That is [the next lesson](28_fediod).
+# about public images, and depend on how much these resemble the clients'. [FedIOD](28_fediod) *learns* its inputs: a generator makes
+# images that look real to the clients, on which teachers are sure, yet differ.
 #
 # ## Take away
 #

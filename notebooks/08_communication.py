@@ -2,7 +2,8 @@
 # # What is sent
 #
 # *Question:* how many bytes do the methods of this book send, and when is that less than federated averaging sends?\
-# *Time:* under a minute on two CPU cores. *Data:* scikit-learn's digits.
+# *Time:* under a minute on two CPU cores. *Data:* scikit-learn's digits.\
+# *Learn first:* [federated learning](04_federated_learning).
 #
 # FedAvg sends a model up and down in every round, whatever it has learned. FedVCK {cite:p}`fedvck`, FedMK
 # {cite:p}`fedmk` and GDD-FL {cite:p}`gddfl` send condensed images up, FedIOD {cite:p}`fediod` sends images and answers

@@ -299,7 +299,7 @@ pd.DataFrame(
 
 # %% [markdown]
 # The network attacked here is small and smooth, with fresh weights that are drawn large: the best case for the attacker,
-# whose search still ends at a wrong image now and then.
+# whose search still often ends at a wrong image.
 
 # %%
 data, half = task.dataset, -(-task.dataset.size // 2)
@@ -374,7 +374,7 @@ counts.set_axis(["images", "above 20 dB", "median PSNR (dB)"], axis=1)
 # - Membership is judged by image: easy ones are easy for every model {eq}`eq:pri-ratio`. An attack that knows nothing
 #   has a defence rate of one half, and a mean AUC above 0.5 {eq}`eq:pri-chance`.
 # - Some private image is always the nearest. Only images that played no part say how near is too near.
-# - A gradient on one image gives away its label and, in a small smooth network, often the image.
+# - A gradient on one image gives away its label and, in a small smooth network, sometimes the image.
 # - That no attack of one kind succeeds is no proof. Only [differential privacy](31_fediod_privacy) bounds all of them.
 #
 # ## Exercises

@@ -51,9 +51,9 @@ from lab.report.intervals import interval, probability
 #
 # - **equivalent**: the 90% interval of ours minus the paper's is within a margin: two points for percentages, 0.02 for areas
 #   under curves, else 2% of the paper's value.
-# - **different**: the difference is larger than the margin, and its 95% interval leaves out 0; with fewer steps than the
-#   paper's it is **not enough budget**, and where another choice that the paper leaves open is not different, **depends on our
-#   choice**.
+# - **different**: the difference is larger than the margin, and its 95% interval leaves out 0.
+# - **not enough budget**: the same, with fewer steps than the paper's.
+# - **depends on our choice**: the same, but not with another choice that the paper leaves open.
 # - **inconclusive**: neither, and a difference of two and a half margins could have been missed.
 # - **consistent**: the rest.
 # - **direction agrees** or **disagrees**: of the pairs of methods that the paper tells apart, more than half are ordered as in

@@ -3,7 +3,8 @@
 #
 # *Question:* how do clients of FedVCK {cite:p}`fedvck` condense what the global model does not know yet, and what does
 # the server make of it?\
-# *Time:* some seconds on two CPU cores. *Data:* scikit-learn's digits.
+# *Time:* some seconds on two CPU cores. *Data:* scikit-learn's digits.\
+# *Learn first:* [federated learning](04_federated_learning) and [dataset condensation](05_dataset_condensation).
 #
 # In FedVCK clients send no models. Each [condenses](05_dataset_condensation) its images into a few per class, and
 # selects for that the images on which the global model errs. The server trains the global model on the condensed

@@ -2,7 +2,8 @@
 # # FedVCK: the baselines
 #
 # *Question:* what is the idea of each method in FedVCK's {cite:p}`fedvck` tables, and what does it send?\
-# *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits.
+# *Time:* under half a minute on two CPU cores. *Data:* scikit-learn's digits.\
+# *Learn first:* [federated learning](04_federated_learning) and [dataset condensation](05_dataset_condensation).
 #
 # Every row of the paper's tables is a method of its own here, written from its own paper and with its own
 # hyper-parameters; [judging a number](10_verdicts) says how these were chosen. Most are FedAvg with one more thing.

@@ -3,7 +3,8 @@
 #
 # *Question:* how does a client of FedMK {cite:p}`fedmk` make a few images that others can learn from, and what does the
 # server do with them?\
-# *Time:* under half a minute on one CPU core. *Data:* scikit-learn's digits.
+# *Time:* under half a minute on one CPU core. *Data:* scikit-learn's digits.\
+# *Learn first:* [federated learning](04_federated_learning) and [dataset condensation](05_dataset_condensation).
 #
 # Clients of FedMK send no models. Each condenses its images into a few per class, which the paper calls *meta
 # knowledge*, by *bi-level optimisation*: a network takes a step on the condensed images, one measures how well it then

@@ -3,7 +3,8 @@
 #
 # *Question:* what changes when a thousand runs go to a cluster, and when hospitals keep their data; what crosses the
 # wire, and what protects it?\
-# *Time:* some seconds on two CPU cores. *Data:* the book's records.
+# *Time:* some seconds on two CPU cores. *Data:* the book's records.\
+# *Learn first:* [federated learning](04_federated_learning).
 #
 # Every method of this book is a server and clients that exchange messages. So far both lived in one process. The same
 # program runs in two other places: on many machines that each take whole experiments, and across institutions that each

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import runpy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -118,16 +120,24 @@ class Source:
             vision.download(root, self.download)
 
 
+def _medmnist_info() -> dict[str, Any]:
+    """What the package medmnist says of its sets, by name; nothing without it. The file alone is run: the
+    package imports torchvision, and takes a Ctrl-C meanwhile for a package that is missing.
+    """
+    package = importlib.util.find_spec("medmnist")
+    if package is None or package.origin is None:
+        return {}
+    return runpy.run_path(str(Path(package.origin).with_name("info.py")))["INFO"]
+
+
 def _medmnist(source: Source, files: Sequence[Path], size: int) -> Arrays:
     """One set of MedMNIST, with its own class names. Warns when the MD5 of its file is not MedMNIST's.
     Without the package medmnist that is not looked at, and classes are called by their numbers.
     """
     arrays = read_npz(files[0])
-    try:
-        from medmnist import INFO
-    except ImportError:
+    info = _medmnist_info().get(source.name)
+    if info is None:
         return {key: array for key, array in arrays.items() if key != "classes"}
-    info = INFO[source.name]
     with files[0].open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     official = info.get("MD5" if size == 28 else f"MD5_{size}")

@@ -118,8 +118,8 @@ def _bits(cell: Cell, book: Record | None, yours: Record) -> str:
     )
     cuda = yours.environment.get("device") == "cuda"
     same = "data, code and machine are the same" + "; a GPU adds in another order each time" * cuda
-    changed = [name for name in dict.fromkeys((*theirs, *own)) if theirs.get(name) != own.get(name)]
-    reasons = [f"{name} {theirs.get(name)} there, {own.get(name)} here" for name in changed]
+    changed = [key for key in dict.fromkeys((*theirs, *own)) if theirs.get(key) != own.get(key)]
+    reasons = [f"{k} {theirs.get(k) or 'unknown'} there, {own.get(k)} here" for k in changed]
     values = " there, ".join(
         formatted(measured(record, cell), None, cell.unit) for record in (book, yours)
     )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from core.data import get, load
+from core.data import catalogue, get, load
 from core.data.catalogue import SOURCES
 from core.data.partition import split
 from core.data.pixels import resized
@@ -57,11 +57,14 @@ def test_the_names_are_medmnists_and_an_official_file_is_silent(tmp_path, monkey
     assert all(medmnist.INFO[name]["license"] == SOURCES[name].licence for name in MEDMNIST)
     path = tmp_path / "breastmnist.npz"
     layouts.npz(path, labels=2)
+    assert catalogue._medmnist_info() == medmnist.INFO
     info = medmnist.INFO["breastmnist"] | {"MD5": hashlib.md5(path.read_bytes()).hexdigest()}
-    monkeypatch.setitem(medmnist.INFO, "breastmnist", info)
+    monkeypatch.setattr(catalogue, "_medmnist_info", lambda: {"breastmnist": info})
     assert load("breastmnist", tmp_path).classes == ("malignant", "normal, benign")
-    monkeypatch.setitem(sys.modules, "medmnist", None)
+    monkeypatch.undo()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert load("breastmnist", tmp_path).classes == ("0", "1") and not recwarn.list
+    monkeypatch.setitem(sys.modules, "medmnist", None)
     refused("needs the package medmnist", get, "pathmnist", tmp_path)
 
 
