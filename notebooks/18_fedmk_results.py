@@ -44,7 +44,8 @@ best = None if shown == "best" else shown
 # >
 # > **Results.** In Table 1 FedMK comes near the paper on MNIST, and on CIFAR-10 with the network of FedGen's code; on
 # > CIFAR-100 it is below. FedGen comes out above the paper. So the leads are others: on MNIST FedGen is ahead of FedMK
-# > after the last round, also with five classes a client, and FedAvg at a tuned rate is; on CIFAR-100 FedMK leads FedGen. Which rounds are reported, and in which order a client takes its images, [matters as
+# > after the last round, also with five classes a client, and FedAvg at a tuned rate is; on CIFAR-100 FedMK leads FedGen. On CIFAR-10 training on
+# > as many real images leads FedMK. Which rounds are reported, and in which order a client takes its images, [matters as
 # > much](19_fedmk_rules).
 # >
 # > **Easy.** A run takes minutes.

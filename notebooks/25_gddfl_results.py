@@ -47,8 +47,7 @@ best = None if shown == "best" else shown
 # > they test the order of methods, and no number.
 # >
 # > **Results.** On HAM10000 at alpha 1 GDD-FL with one image of a class from each client leads as many random real images; with
-# > ten it is behind them. FedAvg, behind it there in the paper, leads it in both cases. By centre GDD-FL with one image leads FedAvg; with
-# > ten, and against random images, it is unclear. On BreastMNIST random images lead with ten.
+# > ten it is behind them. FedAvg, behind it there in the paper, leads it in both cases. On BreastMNIST random images lead with ten.
 # >
 # > **Easy.** One round: the reported megabytes follow from the size of the images.
 # >
@@ -140,7 +139,7 @@ lead_figure(10, ["DC@10", "DSA@10", "DM@10", "FedAvg", "R.S.@100"])
 # images than the random selection has.
 #
 # FedAvg has the cross-entropy here, as in the paper; the released code weighs both classes alike (*balanced loss*). One image
-# in nine is a melanoma. Share of the melanomas that are found, accuracy and AUC in percent, means over seeds:
+# in ten is a melanoma. Share of the melanomas that are found, accuracy and AUC in percent, means over seeds:
 
 # %%
 scores = metrics_frame("gddfl", 1, best)
@@ -152,7 +151,7 @@ by_row = scores.groupby(["row", "column"], sort=False)
 (100 * by_row[["found", "accuracy", "AUC"]].mean()).round(1)
 
 # %% [markdown]
-# A model that names no melanoma is right on eight of nine images. So precision, recall and F1 say little, and the AUC, which
+# A model that names no melanoma is right on nine of ten images. So precision, recall and F1 say little, and the AUC, which
 # needs no threshold, is the number to compare. An AUC near 50 need not mean that nothing was learned: an exercise below
 # looks at each centre alone.
 #

@@ -45,7 +45,7 @@ best = None if shown == "best" else shown
 # >
 # > **Results.** As described, FedIOD hardly learns at this budget; the authors' script learns more. With
 # > teachers that train for longer and ten times its rates, tuned with such teachers, it leads FedKD on MNIST, which is not a
-# > data set of the paper, and where FedKD was tuned with short-trained teachers. On CIFAR-10 a single seed shows no lead. FedIOD
+# > data set of the paper, and where FedKD was tuned with short-trained teachers. On CIFAR-10 there is one seed, which decides nothing. FedIOD
 # > as described was not run with long-trained teachers.
 # >
 # > **Easy.** Losses and weights follow from the paper's equations.
@@ -117,7 +117,7 @@ table("fediod", 7, best)
 #
 # A student can be weak because its teachers know little, or because it learns little of their answers. One number tells
 # these apart: the accuracy of the teachers' *ensemble* on test images. The server cannot know it; a test can. Each point is a
-# run with teachers of 100 or 1,000 steps, and on the line the student is as good as its ensemble:
+# run that recorded its ensemble, with teachers of 100 or 1,000 steps, and on the line the student is as good as its ensemble:
 
 # %%
 runs = metrics_frame("fediod", "budgets", best)
