@@ -306,9 +306,9 @@ class TableSpec(Part):
         InputError, with the nearest name, for an unknown one.
         """
         paper, table, rest = [*text.strip("/").split("/", 2), "", ""][:3]
-        cells = cls.find(paper, table, root).cells(profile)
         if "/" not in rest:
-            raise InputError(f"a cell is PAPER/TABLE/ROW/COLUMN as {cells[0].address}, not {text!r}")
+            raise InputError(f"a cell is PAPER/TABLE/ROW/COLUMN, see `fedcon table`, not {text!r}")
+        cells = cls.find(paper, table, root).cells(profile)
         for cell in cells:  # as a whole: a name that a table shows may have a slash
             if any(same_name(rest, "/".join(cell.names[:many])) for many in (2, 3)):
                 return cell
