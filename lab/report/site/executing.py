@@ -35,7 +35,7 @@ COPIED = sys.platform == "linux"
 PROCESSES: Any = multiprocessing.get_context("forkserver" if COPIED else "spawn")
 #: what the notebooks import, by name or on the way of training
 PRELOADED = [
-    *("lab.report", "lab.running", "ipykernel.kernelapp", "matplotlib.pyplot", "scipy.stats"),
+    *("lab.report", "lab.running", "ipykernel.kernelapp", "scipy.stats", "seaborn"),
     *("sklearn.datasets", "sklearn.metrics", "torch._dynamo", __name__),
 ]
 
