@@ -75,7 +75,7 @@ table("gddfl", "budgets", best)
 
 # %% [markdown]
 # The worth of a condensed image depends on the work that goes into it. GDD-FL's loss has a second part, so at one
-# learning rate its steps are longer than DM's. Whether this decides between the two was not tried.
+# learning rate its steps are longer than DM's. [The shift](27_gddfl_shift) tells the two apart.
 #
 # ## Encoder and initialisation
 #
