@@ -52,7 +52,7 @@ experiment = apply(
         "seed": seed,
     },
 )
-experiment.to_dict()
+experiment.model, experiment.model_options
 
 # %% [markdown]
 # `alpha` says how unequal the clients are. Near 0 each client sees few classes; at 100 all look alike.

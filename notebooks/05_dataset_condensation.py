@@ -11,7 +11,7 @@
 #
 # - the loss, and the loop that minimises it, as equations and as code;
 # - what the inner layers of the network add to it;
-# - what is lost when a pixel is sent as one byte, and when the network knows nothing.
+# - what changes when a pixel is sent as one byte, and when the network knows nothing.
 #
 # ```{figure} ../book/_static/condensation.svg
 # :alt: Many real images of a class, which are never sent, and a few condensed ones, which start as noise, go through one encoder that does not change. The distance between their mean features is the loss, and its gradient updates the condensed images.
@@ -232,10 +232,10 @@ show(
 )
 
 # %% [markdown]
-# Not every layer need be nearer, and nearer means need not teach more. What the constraint is worth in a federation is measured in [the
-# ablations](14_fedvck_ablations).
+# Not every layer is nearer, and nearer means need not teach more. What the constraint is worth in a federation is
+# measured in [the ablations](14_fedvck_ablations).
 #
-# ## The wire
+# ## One byte a pixel
 
 # %% [markdown] tags=["slide"]
 # FedVCK counts one byte a pixel. So what is sent is the nearest of 256 grey levels, from black to white.
@@ -258,7 +258,7 @@ f"pixels beyond black and white: {cut_off:.0%}"
 # ## Does a network learn from them?
 #
 # Fresh networks with random weights of their own learn from the condensed images only. Beside them are their noise at
-# the start, the images without the constraint, the images after the wire, images from an encoder that was never trained
+# the start, the images without the constraint, the images as 8-bit pixels, images from an encoder that was never trained
 # (as in the first round of a federation), as many real images, and all of them. Every network takes the same number of
 # steps.
 
@@ -290,7 +290,7 @@ taught = {
     "untrained encoder": (condensed(*blind, **plan)[0], targets),
     "condensed": (knowledge, targets),
     "condensed, free": (free, targets),
-    "condensed, after the wire": (received, targets),
+    "condensed, as 8-bit pixels": (received, targets),
     "as many real images": (inputs[some], labels[some]),
     "all real images": (inputs, labels),
 }
@@ -314,7 +314,7 @@ show(
 #
 # - Condensation updates pixels until mean features agree {eq}`eq:dc-means`. What the encoder does not see stays noise.
 # - Eq. 4 lets inner layers have a say, without another loss {eq}`eq:dc-latent`.
-# - Noise beyond black and white is cut off on the wire.
+# - Noise beyond black and white is cut off when pixels are sent as bytes.
 # - A better model is a better encoder: [FedVCK](11_fedvck) builds on that.
 
 # %% [markdown]

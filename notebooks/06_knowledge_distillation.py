@@ -105,11 +105,10 @@ show(scatter(frame, "class", "probability", title="One answer"))
 # Kullback-Leibler divergence (Eq. 6):
 #
 # $$
-# \mathrm{KL}(q \,\Vert\, \hat q) = H(q, \hat q) - H(q), \qquad H(q, \hat q) = -\sum_c q^c \log \hat q^c, \qquad
-# H(q) = H(q, q) .
+# \mathrm{KL}(q \,\Vert\, \hat q) = H(q, \hat q) - H(q), \qquad H(q, \hat q) = -\sum_c q^c \log \hat q^c .
 # $$ (eq:kd-loss)
 #
-# $H(q)$ is the *entropy*: how undecided the teacher is.
+# $H(q) = H(q, q)$ is the *entropy*: how undecided the teacher is.
 
 # %%
 shape = (64, len(classes))
@@ -269,8 +268,8 @@ pd.DataFrame(rows).rename_axis("what the teacher says").round(1)
 # ```
 #
 # The teacher is sure, the student is not: $-\log 0.7 = 0.36$ is less than $H(\hat q) = 0.61$. The gradient is
-# another one, because $H(\hat q)$ depends on the student, while $H(q)$ does not. With the paper's form the student would also be
-# rewarded for uncertain answers.
+# another one, because $H(\hat q)$ depends on the student, while $H(q)$ does not. With the paper's form the student would
+# also be rewarded for uncertain answers.
 # ````
 
 # %% tags=["solution", "remove-cell"]

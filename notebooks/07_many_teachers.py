@@ -153,9 +153,9 @@ show(lines(pd.DataFrame(rows), "alpha", "accuracy (%)", log="x", title=title))
 # ## Why: perfect teachers
 #
 # Is this the fault of small networks? Let us take teachers that cannot be better: each gives the exact probabilities for
-# its own data. Even a perfect teacher errs where classes overlap, so the ceiling is the accuracy of one client with all
-# data. Points in the plane come
-# from $C$ classes with known densities $P(x \mid c)$, and client $k$ differs from the others in its class frequencies
+# its own data. Even a perfect teacher errs where classes overlap, so the most that can be reached is the accuracy of one
+# client with all data. Points in the plane come from $C$ classes with known densities $P(x \mid c)$, and client $k$
+# differs from the others in its class frequencies
 # $P_k(c)$ only. Its perfect answer is Bayes' rule,
 #
 # $$
@@ -234,7 +234,6 @@ def toy(alpha, draw, points=4000, many=5):
         "class-wise, P(x) / P_k(x)": weighted(1 / ratio),
         "class-wise, P_k(x) / P(x)": weighted(ratio),
         "mixture": torch.einsum("k,kn,knc->nc", pi, ratio, z.exp()),
-        "ceiling": log_x_given_c + counts.sum(0).log(),  # all data, Bayes' rule
     }
     return {name: share_right(logits, y) for name, logits in scores.items()}
 
@@ -251,7 +250,7 @@ title = "Ensembles of perfect teachers"
 show(lines(toys, "alpha", "accuracy (%)", log="x", title=title))
 
 # %% [markdown]
-# The mixture reaches the ceiling at any skew, and nothing could do better: perfect answers are enough if the right
+# The mixture is Bayes' rule of all data at any skew, so nothing could do better: perfect answers are enough if the right
 # teachers count. Where clients differ much, no weight by class is as good. In the extreme case, where each client has a
 # single class, every teacher answers "my class, surely" to any input, and has all the weight of its class. Compare also
 # the two input ratios: that of Eq. 7 with its inverse.
@@ -320,8 +319,8 @@ pd.Series({k: v.exp().item() for k, v in looks.items()}).round(1).to_frame(
 # %% [markdown]
 # Where all inputs look like few classes to the teachers, the student learns few. To look like many classes is needed,
 # but not enough: compare the photographs. FedDF {cite:p}`feddf`, FedMD {cite:p}`fedmd` and FedKD {cite:p}`fedkdgong` ask
-# about public images, and depend on how much these resemble the clients'. [FedIOD](28_fediod) *learns* its inputs: a generator makes
-# images that look real to the clients, on which teachers are sure, yet differ.
+# about public images, and depend on how much these resemble the clients'. [FedIOD](28_fediod) *learns* its inputs: a
+# generator makes images that look real to the clients, on which teachers are sure, yet differ.
 #
 # ## Take away
 #

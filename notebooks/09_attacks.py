@@ -126,8 +126,8 @@ for name in ("fedavg", "fedvck"):
 
 # %% [markdown]
 # Some targets of one client of FedAvg, from the one at which shadow models trained with it and without it differ most
-# to the one at which they differ least. Where these are clouds of their own, the attacked model's mark mostly belongs
-# to the right one; an attack can also be wrong there.
+# to the one at which they differ least. An attack asks in which of the two clouds the attacked model's mark lies. Few
+# images have clouds of their own, and even there the mark can lie in the wrong one.
 
 # %%
 evidence = outcomes["fedavg"].clients[0].evidence
@@ -157,7 +157,7 @@ show(scatter(points, "image", "log odds", title="How sure models are"))
 # logarithmic axes.
 
 # %%
-axes, rocs = ("others accused", "members found", "label"), []
+axes, rocs = ("false positive rate", "true positive rate", "label"), []
 for name, outcome in outcomes.items():
     together = outcome.together()
     wrong, right = membership.roc(together.online, together.member)
@@ -281,7 +281,8 @@ pd.DataFrame(
 # its distance says nothing about privacy. Only a comparison with images that played no part does.
 #
 # This is one client: chance level is 0.5, with the spread of {eq}`eq:pri-chance`, as *noise alone* shows, and an image near
-# the client's mean is near its images without being a copy. [FedVCK's results](12_fedvck_results) have this attack on all clients, also in features.
+# the client's mean is near its images without being a copy. [FedVCK's results](12_fedvck_results) have this attack on all
+# clients, also in features.
 #
 # ## What a gradient gives away
 #
@@ -361,8 +362,8 @@ show(image_rows(pictures, "What is restored from ..."))
 
 # %%
 by = pd.DataFrame(rows).groupby("attacked", sort=False)["PSNR (dB)"]
-counts = by.agg(["size", lambda of: (of > 20).sum(), "median"]).round(1)
-counts.set_axis(["images", "above 20 dB", "median PSNR (dB)"], axis=1)
+counts = by.agg(["size", lambda of: (of > 20).sum()])
+counts.set_axis(["images", "above 20 dB"], axis=1)
 
 # %% [markdown]
 # The gradient on condensed images leads back to the condensed images at best, which the attacker has already. FedMK's

@@ -4,8 +4,9 @@
 # *Question:* when is a measured number the paper's, when does a claim hold, and was every method given the same chance?\
 # *Time:* seconds: this page reads records and draws random numbers. *Data:* none.
 #
-# A table of a paper has hundreds of numbers; a claim is what the reader should take from them. A single number that misses the
-# paper's does not refute a claim, and a hundred that meet theirs do not prove one. So numbers and claims are judged apart.
+# A table of a paper has hundreds of numbers; a claim is what the reader should take from them. A single number that
+# misses the paper's does not refute a claim, and a hundred that meet theirs do not prove one. So numbers and claims are
+# judged apart.
 #
 # `draws` is the number of simulated experiments, `seed` that of their random numbers.
 
@@ -54,22 +55,23 @@ from lab.report.intervals import interval, probability
 # - **different**: the difference is larger than the margin, and its 95% interval leaves out 0.
 # - **not enough budget**: the same, with fewer steps than the paper's.
 # - **depends on our choice**: the same, but not with another choice that the paper leaves open.
-# - **inconclusive**: neither, and a difference of two and a half margins could have been missed.
+# - **inconclusive**: neither, and the runs are too few or too noisy to find a difference of two and a half margins in about
+#   three of four tries.
 # - **consistent**: the rest.
-# - **direction agrees** or **disagrees**: of the pairs of methods that the paper tells apart, more than half are ordered as in
-#   the paper, or the other way round, by the 90% interval of their paired differences; else **unsure**.
-# - **not compared**: nothing is reported for it, or the comparison is not fair. **pending**: not run, or with fewer seeds than
-#   planned. **not testable here**: the table gives the reason.
+# - **direction agrees** or **disagrees**: of the pairs of methods that the paper tells apart, more than half are ordered
+#   as in the paper, or the other way round, by the 90% interval of their paired differences; else **unsure**.
+# - **not compared**: nothing is reported for it, or the comparison is not fair. **pending**: not run, or with fewer seeds
+#   than planned. **not testable here**: the table gives the reason.
 #
-# Intervals have the noise of both sides. The paper's number counts as a mean of three runs, with the deviation that it reports,
-# or with ours where it reports none. Where results were looked at before seeds were added, each look takes an equal share of
-# the error (Bonferroni).
+# Intervals have the noise of both sides. The paper's number counts as a mean of three runs, with the deviation that it
+# reports, or with ours where it reports none. Where results were looked at before seeds were added, each look takes an
+# equal share of the error (Bonferroni).
 #
 # ### How often is a verdict wrong?
 #
-# By simulation: both sides are normal with the same standard deviation, here two points, ours over three seeds. The lines say how
-# often each verdict is given when the true means are so many points apart. At 0 *different* is wrong; from two points, the
-# margin, *equivalent* is.
+# By simulation: both sides are normal with the same standard deviation, here two points, ours over three seeds. The lines
+# say how often each verdict is given when the true means are so many points apart. At 0 *different* is wrong; from two
+# points, the margin, *equivalent* is.
 
 # %%
 rng = np.random.default_rng(seed)
@@ -79,7 +81,7 @@ some = shares.query("seeds == 3 and deviation == 2 and `with its deviation`")
 verdicts = some.drop(columns=["deviation", "seeds", "with its deviation"])
 long = verdicts.melt("true gap", var_name="label", value_name="share")
 ends = {"xlabel": "true gap (points)", "ylabel": "share of experiments"}
-show(lines(long, "true gap", "share", **ends))
+show(lines(long, "true gap", "share", title="Verdicts by true gap", **ends))
 
 # %% [markdown]
 # With three noisy seeds most experiments decide nothing until the gap is large. The largest shares of wrong verdicts over
@@ -96,13 +98,13 @@ wrong = {
 (100 * pd.DataFrame(wrong)).round(1)
 
 # %% [markdown]
-# So a single verdict is no proof, and of many some are false: [claims and status](34_status) counts them. No paper says whether
-# its deviations divide by the number of runs or by one less.
+# So a single verdict is no proof, and of many some are false: [claims and status](34_status) counts them. No paper says
+# whether its deviations divide by the number of runs or by one less.
 #
 # ## A claim, worked out
 #
-# FedMK is said to lead its baselines on a split where each client has few classes. Runs with the same seed share split and first
-# network, so the lead over each baseline is taken seed by seed:
+# FedMK is said to lead its baselines on a split where each client has few classes. Runs with the same seed share split
+# and first network, so the lead over each baseline is taken seed by seed:
 
 # %%
 worked = next(
@@ -116,7 +118,8 @@ leads = pd.DataFrame(rows, columns=names)
 show(dots(leads, "lead of FedMK (points), 90% interval", worked.claim))
 
 # %% [markdown]
-# *p* is how often leads as low as these come out by chance if FedMK is in truth as good as the baseline, by the t distribution.
+# *p* is how often leads as low as these come out by chance if FedMK is in truth as good as the baseline, by the t
+# distribution.
 # *asked* is what the rule below asks of it, from the smallest on:
 
 # %%
@@ -142,25 +145,25 @@ finding.verdict
 # 2. **does not hold** when leads are below zero, further or more often than by chance;
 # 3. else is **unclear**.
 #
-# *By chance.* Of many comparisons some are below zero although the claim is true. So their p-values are sorted, $p_1 \le \dots
-# \le p_m$, and taken together (Simes' test): the claim does not hold where some $p_i \le 0.05 \, i / m$. A true claim
-# fails so in at most one case of twenty.
+# *By chance.* Of many comparisons some are below zero although the claim is true. So their p-values are sorted, $p_1 \le
+# \dots \le p_m$, and taken together (Simes' test): the claim does not hold where some $p_i \le 0.05 \, i / m$. A true
+# claim fails so in at most one case of twenty.
 #
-# *Few seeds.* One seed, or the same lead in all, has no interval: it cannot refute a claim, but keeps it from holding. Three seeds
-# refute little either. So *unclear* is no praise. Bytes are exact.
+# *Few seeds.* One seed, or the same lead in all, has no interval: it cannot refute a claim, but keeps it from holding.
+# Three seeds refute little either. So *unclear* is no praise. Bytes are exact.
 #
-# *What no interval has.* They are over seeds only. Test images are the same for all seeds, and FedVCK's splits are one file. A
-# verdict at a smaller budget is one on the method at that budget.
+# *What no interval has.* They are over seeds only. Test images are the same for all seeds, and FedVCK's splits are one
+# file. A verdict at a smaller budget is one on the method at that budget.
 #
 # *Other kinds.* A claim about the method itself *holds in a test* of this repository. Others *agree* with the paper's own
-# numbers or *contradict* them ([errata](../book/errata)), are *examined on a page*, are *not measured* (their tables are no fair comparison), or *open*: what would have to be run is said
-# beside them.
+# numbers or *contradict* them ([errata](../book/errata)), are *examined on a page*, are *not measured* (their tables are
+# no fair comparison), or *open*: what would have to be run is said beside them.
 #
 # ## The same chance for all
 #
-# A method can lose because its idea is worse, or because its learning rate is. Only the first is of interest. Each result is the
-# true accuracy plus noise, and the best of several tries is one with much luck. If $k$ tries are equally good and noise has a
-# standard deviation of 1, the best has an expected luck of
+# A method can lose because its idea is worse, or because its learning rate is. Only the first is of interest. Each result
+# is the true accuracy plus noise, and the best of several tries is one with much luck. If $k$ tries are equally good and
+# noise has a standard deviation of 1, the best has an expected luck of
 #
 # $$
 # E_k = \mathbb{E} \max(u_1, \dots, u_k), \qquad u_i \sim \mathcal{N}(0, 1).
@@ -174,19 +177,19 @@ title = "More tries look better without being better"
 show(lines(frame, "tries", "luck", ylabel="luck (std)", title=title))
 
 # %% [markdown]
-# So at the laptop's budget all methods of FedVCK's comparison are tuned by one rule, FedVCK as well: four tries in the final grid, each a run with one seed,
-# judged on validation data, and the highest geometric mean over data sets is chosen. The test set takes no part. At the reduced
-# budget this does not hold: settings of FedVCK and FedDM were chosen on test images of one column of CIFAR-10 ([how
-# many](12_fedvck_results)), and the baselines have default rates. Where a data set has no validation split, a tenth of the
-# training set is held out:
+# So at the laptop's budget all methods of FedVCK's comparison are tuned by one rule, FedVCK as well: four tries in the
+# final grid, each a run with one seed, judged on validation data, and the highest geometric mean over data sets is
+# chosen. The test set takes no part. At the reduced budget this does not hold: settings of FedVCK and FedDM were chosen
+# on test images of one column of CIFAR-10 ([how many](12_fedvck_results)), and the baselines have default rates. Where a
+# data set has no validation split, a tenth of the training set is held out:
 
 # %%
 source(with_validation)
 
 # %% [markdown]
 # The accuracy of the *last* round counts: the best round would be one more choice by looking. With two values of a
-# hyper-parameter a choice is always at an edge of the grid. [Claims and status](34_status) has all tries. FedVCK's paper tuned
-# "from 0.001 to 0.01" and says neither how many tries a method had nor on which data.
+# hyper-parameter a choice is always at an edge of the grid. [Claims and status](34_status) has all tries. FedVCK's paper
+# tuned "from 0.001 to 0.01" and says neither how many tries a method had nor on which data.
 #
 # ## Take away
 #

@@ -110,8 +110,8 @@ run.per_round().round({"accuracy (%)": 1, "up (MB)": 3, "down (MB)": 3})
 
 # %% [markdown]
 # $M_t(x)$ are here the probabilities of $M_t$, and $\lambda$ is the share of the newer model; in its first round a client
-# takes $M_t$ for both. A model that has learned from few images can be very wrong on some of them. Blending two models is meant to make such
-# errors less extreme.
+# takes $M_t$ for both. A model that has learned from few images can be very wrong on some of them. Blending two models is
+# meant to make such errors less extreme.
 
 # %%
 states = [lesson.start(), *run.states]
@@ -153,8 +153,9 @@ same(P, condensation.selection_probabilities(w, group, groups))
 
 # %% [markdown]
 # At $b = 0.3$ an image that the model knows perfectly still has 43% of the weight of one that it gets quite wrong, so
-# the selection stays close to uniform. The larger the setting $b$, the less an image without error weighs. The first exercise asks for the limit. The authors' code takes a softmax of the
-# weights in place of their share, which is closer still.
+# the selection stays close to uniform. The larger the setting $b$, the less an image without error weighs. The first
+# exercise asks for the limit. The authors' code takes a softmax of the weights in place of their share, which is closer
+# still.
 
 # %% [markdown]
 # ## Condensation

@@ -20,10 +20,10 @@
 # A round of FedMK. Grey goes down, green goes up, red stays.
 # ```
 #
-# Each equation is computed here in a few lines and compared with `core`. "Eq. 7" is an equation of the paper. Which of the paper's numbers hold is the
-# subject of the [results](18_fedmk_results). The paper states no learning rate and no number of steps; those of this
-# small run (`SMALL` in `lab.report.lesson`) were chosen by looking at a handful of runs on digits. `rounds` must be at
-# least 2: nobody has images to share in the first.
+# Each equation is computed here in a few lines and compared with `core`. "Eq. 7" is an equation of the paper. Which of
+# the paper's numbers hold is the subject of the [results](18_fedmk_results). The paper states no learning rate and no
+# number of steps; those of this small run (`SMALL` in `lab.report.lesson`) were chosen by looking at a handful of runs on
+# digits. `rounds` must be at least 2: nobody has images to share in the first.
 
 # %% tags=["setup", "remove-cell"]
 # Where `core` is missing, as on Colab: fetch the book and what it needs.
@@ -102,8 +102,9 @@ show(lesson.partition_plot())
 # $$ (eq:mk-weights)
 
 # %% [markdown]
-# $\ell$ is the cross-entropy of one sample, $(x_i^c, y_i^c)$ is sample $i$ of client $c$. On the pages on FedMK $c$ is a
-# client, and $C$ their number, as in the paper; elsewhere $c$ is a class. (The paper writes $\tau$ for the slope
+# $\ell$ is the cross-entropy of one sample, $(x_i^c, y_i^c)$ is sample $i$ of client $c$. In the equations on FedMK $c$ is a
+# client, and $C$ their number, as in the paper; elsewhere, and in code, `c` is a class. (The paper writes $\tau$ for the
+# slope
 # $\kappa$, and so does the setting.) We take the largest client at the start of the first round.
 
 # %%
@@ -123,8 +124,9 @@ same(phi, condensation.dynamic_weights(loss, settings.tau))
 # ## The client: two levels
 
 # %% [markdown] tags=["slide"]
-# Let $\mathcal{D}^c$ be the client's $N^c$ samples, $\hat{\mathcal{D}}^c$ its condensed images, and $\mathcal{L}^c(\mathbf{w},
-# \mathcal{D})$ the mean loss of $\mathbf{w}$ on a set $\mathcal{D}$, weighted where weights $\phi$ are given. It looks for (Eq. 4)
+# Let $\mathcal{D}^c$ be the client's $N^c$ samples, $\hat{\mathcal{D}}^c$ its condensed images, and
+# $\mathcal{L}^c(\mathbf{w}, \mathcal{D})$ the mean loss of $\mathbf{w}$ on a set $\mathcal{D}$, weighted where weights
+# $\phi$ are given. It looks for (Eq. 4)
 #
 # $$
 # \hat{\mathcal{D}}^{c,*} = \operatorname*{arg\,min}_{\hat{\mathcal{D}}^c} \mathcal{L}^c(\mathbf{w}^*, \phi^c, \mathcal{D}^c)
@@ -281,8 +283,8 @@ for owner, sent in uploads.items():
 show(image_rows(rows, f"Round {rounds}", inches=0.38))
 
 # %% [markdown] tags=["slide"]
-# To the eye it is noise. Nothing asks for a likeness: a step on the images shall do good, that is all. But noise
-# vanishes in a mean. The mean of all condensed images of a class, above the mean of its real images:
+# To the eye it is noise. Nothing asks for a likeness: a step on the images shall do good, that is all. Nor does a mean show
+# more. The mean of all condensed images of a class, above the mean of its real images:
 
 # %% tags=["slide"]
 uploaded = torch.cat([sent["images"] for sent in uploads.values()])
@@ -382,7 +384,8 @@ run.per_round().round(2)
 #
 # Let the "network" be one number $w$, with $\mathcal{L}(w, \hat{x}) = \frac{1}{2} (w - \hat{x})^2$ on one condensed
 # number and $\mathcal{L}(w, x) = \frac{1}{2} (w - x)^2$ on one real one. Work out {eq}`eq:mk-chain`; the check
-# compares your answer with `bilevel_step`. Where does {eq}`eq:mk-outer` come to rest? (To be checked: `resting_point(w, x, eta)`.)
+# compares your answer with `bilevel_step`. Where does {eq}`eq:mk-outer` come to rest? (To be checked: `resting_point(w,
+# x, eta)`.)
 # ```
 #
 # ````{solution} ex-mk-hand

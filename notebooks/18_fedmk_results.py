@@ -44,9 +44,9 @@ best = None if shown == "best" else shown
 # >
 # > **Results.** In Table 1 FedMK comes near the paper on MNIST, and on CIFAR-10 with the network of FedGen's code; on
 # > CIFAR-100 it is below. FedGen comes out above the paper. So the leads are others: on MNIST FedGen is ahead of FedMK
-# > after the last round, also with five classes a client, and FedAvg at a tuned rate is; on CIFAR-100 FedMK leads FedGen. On CIFAR-10 training on
-# > as many real images leads FedMK. Which rounds are reported, and in which order a client takes its images, [matters as
-# > much](19_fedmk_rules).
+# > after the last round, also with five classes a client, and FedAvg at a tuned rate is; on CIFAR-100 FedMK leads FedGen.
+# > On CIFAR-10 training on as many real images leads FedMK. Which rounds are reported, and in which order a client takes
+# > its images, [matters as much](19_fedmk_rules).
 # >
 # > **Easy.** A run takes minutes.
 # >
@@ -54,8 +54,8 @@ best = None if shown == "best" else shown
 # >
 # > **Compute.** [Last section](#sec-mk-cost).
 #
-# What these conclusions rest on: the first minus the second, in points, with the 90% interval (over paired seeds where both are
-# ours), and the paper's difference where it reports both. The Dirichlet alpha is 0.5.
+# What these conclusions rest on: the first minus the second, in points, with the 90% interval (over paired seeds where
+# both are ours), and the paper's difference where it reports both. The Dirichlet alpha is 0.5.
 
 # %%
 xlabel = "difference (points), 90% interval"
@@ -89,13 +89,13 @@ table("fedmk", 3, best)
 table("fedmk", 4, best)
 
 # %% [markdown]
-# On CIFAR-10 at 0.25 all seeds are run: FedMK is consistent with the paper there with our network too, most baselines are above
-# theirs. At 0.1 it is below so far.
+# On CIFAR-10 at 0.25 all seeds are run: FedMK is consistent with the paper there with our network too, most baselines are
+# above theirs. At 0.1 it is below so far.
 #
 # ## The other tables
 #
-# Tables 2 and 6 and Figures 3 to 5 are at [the parts](21_fedmk_ablations), Table 5 at [the weights](22_fedmk_weights), Table 7
-# at [knowledge](23_fedmk_knowledge). [Bytes](08_communication) has what is sent.
+# Tables 2 and 6 and Figures 3 to 5 are at [the parts](21_fedmk_ablations), Table 5 at [the weights](22_fedmk_weights),
+# Table 7 at [knowledge](23_fedmk_knowledge). [Bytes](08_communication) has what is sent.
 #
 # ## Leads
 #
@@ -116,14 +116,14 @@ lead_figure("Baselines at 0.01", lambda row: "," not in row)
 lead_figure("Baselines, tuned", lambda row: row.endswith(", tuned"))
 
 # %% [markdown]
-# Where the interval contains 0 the order is unclear. [The protocol of the baselines](19_fedmk_rules) shows how far these leads hang
-# on the round that is reported and on the order of a client's images.
+# Where the interval contains 0 the order is unclear. [The protocol of the baselines](19_fedmk_rules) shows how far these
+# leads hang on the round that is reported and on the order of a client's images.
 #
 # ## Figure 2: 200 rounds
 #
 # Curves at an alpha of 1, one seed. The paper reads from them that FedAvg needs about 200 rounds on MNIST for what FedMK has
-# after ten. Rows *not shuffled* take a client's images sorted by class, as FedGen's code did until January 2022. In the row *no
-# sharing* FedMK starts from noise in every round; nothing else differs.
+# after ten. Rows *not shuffled* take a client's images sorted by class, as FedGen's code did until January 2022. In the
+# row *no sharing* FedMK starts from noise in every round; nothing else differs.
 
 # %%
 runs = table_runs("fedmk", "figure2", ["paper"])
@@ -132,8 +132,8 @@ for figure in column_curves(runs):
 
 # %% [markdown]
 # FedMK's curve rises, then falls; its schedule was chosen for ten rounds. In this one seed it falls later and further without
-# sharing; more seeds would have to show whether something else is a cause. The first round in which each other method has what FedMK has after ten rounds
-# of Table 1 with the same seed:
+# sharing; more seeds would have to show whether something else is a cause. The first round in which each other method has
+# what FedMK has after ten rounds of Table 1 with the same seed:
 
 
 # %% tags=["hide-input"]

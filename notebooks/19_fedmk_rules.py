@@ -279,8 +279,10 @@ for row in ("FedGen", "FedGen, its code", "FedAvg, tuned"):
 show(dots(pd.concat(leads), "points above FedMK", "By two rules, MNIST"))
 
 # %% [markdown]
-# FedGen as in its paper leads after the last round; by the other rule it trails, but not with five classes a client (the column
-# *pathological*) or, always, with its code's losses. Tuned FedAvg leads by both. So who leads is a question of the rule, and of the rate. All numbers behind this page:
+# FedGen as in its paper leads after the last round; by the other rule it trails, but not with five classes a client (the
+# column
+# *pathological*) or, always, with its code's losses. Tuned FedAvg leads by both. So who leads is a question of the rule,
+# and of the rate. All numbers behind this page:
 
 # %% tags=["hide-output"]
 table("fedmk", "protocol", shown)

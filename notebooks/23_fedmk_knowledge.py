@@ -154,7 +154,8 @@ show(
 table("fedmk", 7, best)
 
 # %% [markdown]
-# S=10 was run at the laptop budget: it cannot be compared with the rows above. Measured distances are between pixels from -1 to 1.
+# S=10 was run at the laptop budget: it cannot be compared with the other rows. Measured distances are between pixels from
+# -1 to 1.
 #
 # ## How much is sent
 #

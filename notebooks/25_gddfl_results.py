@@ -42,12 +42,13 @@ best = None if shown == "best" else shown
 # %% [markdown]
 # ## Summary
 #
-# > **Scope.** Table 1 of [the paper](https://doi.org/10.1007/978-3-031-47401-9_2) ([code](https://github.com/Yearsflow/GDD-FL)).
-# > Its data, ISIC 2020, are not at hand. HAM10000 (skin lesions) and BreastMNIST are substitute data sets, at a laptop's budget:
-# > they test the order of methods, and no number.
+# > **Scope.** Table 1 of [the paper](https://doi.org/10.1007/978-3-031-47401-9_2)
+# > ([code](https://github.com/Yearsflow/GDD-FL)). Its data, ISIC 2020, are not at hand. HAM10000 (skin lesions) and
+# > BreastMNIST are substitute data sets, at a laptop's budget: they test the order of methods, and no number.
 # >
-# > **Results.** On HAM10000 at alpha 1 GDD-FL with one image of a class from each client leads as many random real images; with
-# > ten it is behind them. FedAvg, behind it there in the paper, leads it in both cases. On BreastMNIST random images lead with ten.
+# > **Results.** On HAM10000 at alpha 1 GDD-FL with one image of a class from each client leads as many random real
+# > images; with ten it is behind them. FedAvg, behind it there in the paper, leads it in both cases. On BreastMNIST
+# > random images lead with ten.
 # >
 # > **Easy.** One round: the reported megabytes follow from the size of the images.
 # >
@@ -135,8 +136,8 @@ lead_figure(1, ["DC@1", "DSA@1", "DM@1", "FedAvg", "R.S.@10"])
 lead_figure(10, ["DC@10", "DSA@10", "DM@10", "FedAvg", "R.S.@100"])
 
 # %% [markdown]
-# The text claims a lead over all of these but FedAvg where clients are alike. By centre there are four clients, who send fewer
-# images than the random selection has.
+# The text claims a lead over all of these but FedAvg where clients are alike. By centre there are four clients, who send
+# fewer images than the random selection has.
 #
 # FedAvg has the cross-entropy here, as in the paper; the released code weighs both classes alike (*balanced loss*). One image
 # in ten is a melanoma. Share of the melanomas that are found, accuracy and AUC in percent, means over seeds:
@@ -157,11 +158,11 @@ by_row = scores.groupby(["row", "column"], sort=False)
 #
 # ## What precision and recall mean
 #
-# In ISIC 2020 {cite:p}`isic2020` 1.8% of the lesions are malignant. The paper reports a precision near 97% beside a recall near
-# 78%, and does not say how they are averaged. Are they those of melanoma? The numbers of one run belong to one table of hits
-# and false alarms, so this can be tested. For each averaging we look for the table with the reported recall whose precision
-# is nearest, and ask whether precision and AUC fit. A score whose threshold gives a true positive rate $a$ and a false
-# positive rate $b$ has
+# In ISIC 2020 {cite:p}`isic2020` 1.8% of the lesions are malignant. The paper reports a precision near 97% beside a
+# recall near 78%, and does not say how they are averaged. Are they those of melanoma? The numbers of one run belong to
+# one table of hits and false alarms, so this can be tested. For each averaging we look for the table with the reported
+# recall whose precision is nearest, and ask whether precision and AUC fit. A score whose threshold gives a true positive
+# rate $a$ and a false positive rate $b$ has
 #
 # $$
 # a (1 - b) \; \le \; \mathrm{AUC} \; \le \; 1 - (1 - a) b ,

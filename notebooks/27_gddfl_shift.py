@@ -104,10 +104,10 @@ show(
 )
 
 # %% [markdown]
-# In DSU's form the cloud stays where it is and becomes wider. In the form `as_printed`, the line after Eq. 2, the new mean is $\hat\sigma$ and
-# the new deviation $|\hat\mu|$: the cloud jumps to where both have changed places. Where an image's $|\mu|$ is smaller
-# than its $\sigma$ it loses contrast, and where $\hat\mu < 0$ it becomes its negative. Pixels reach from $-1$ to $1$
-# here, so a dark image has a mean below zero.
+# In DSU's form the cloud stays where it is and becomes wider. In the form `as_printed`, the line after Eq. 2, the new
+# mean is $\hat\sigma$ and the new deviation $|\hat\mu|$: the cloud jumps to where both have changed places. Where an
+# image's $|\mu|$ is smaller than its $\sigma$ it loses contrast, and where $\hat\mu < 0$ it becomes its negative. Pixels
+# reach from $-1$ to $1$ here, so a dark image has a mean below zero.
 #
 # ## What the encoder notices
 #

@@ -40,13 +40,14 @@ best = None if shown == "best" else shown
 # %% [markdown]
 # ## Summary
 #
-# > **Scope.** Tables 1 and 7 of [the paper](https://arxiv.org/abs/2312.14478) ([code](https://github.com/lsl001006/FedIOD)), at a
-# > laptop's budget: smaller networks and a small part of the steps. So no reported number is tested, only the order of methods.
+# > **Scope.** Tables 1 and 7 of [the paper](https://arxiv.org/abs/2312.14478)
+# > ([code](https://github.com/lsl001006/FedIOD)), at a laptop's budget: smaller networks and a small part of the steps.
+# > So no reported number is tested, only the order of methods.
 # >
 # > **Results.** As described, FedIOD hardly learns at this budget; the authors' script learns more. With
 # > teachers that train for longer and ten times its rates, tuned with such teachers, it leads FedKD on MNIST, which is not a
-# > data set of the paper, and where FedKD was tuned with short-trained teachers. On CIFAR-10 there is one seed, which decides nothing. FedIOD
-# > as described was not run with long-trained teachers.
+# > data set of the paper, and where FedKD was tuned with short-trained teachers. On CIFAR-10 there is one seed, which
+# > decides nothing. FedIOD as described was not run with long-trained teachers.
 # >
 # > **Easy.** Losses and weights follow from the paper's equations.
 # >
@@ -99,9 +100,10 @@ lead_figure("FedIOD, released script for 0.1, ten times the rates")
 #
 # ## Table 7: inception scores
 #
-# The inception score {cite:p}`inceptionscore` asks that each generated image be of one class, and that all classes occur. The *adapted* score takes
-# the clients' teachers in place of Inception. A teacher that knows few classes cannot score high, so adapted scores are
-# compared within one split only. The weights of Inception are no part of this book; their cells stay pending.
+# The inception score {cite:p}`inceptionscore` asks that each generated image be of one class, and that all classes occur.
+# The *adapted* score takes the clients' teachers in place of Inception. A teacher that knows few classes cannot score
+# high, so adapted scores are compared within one split only. The weights of Inception are no part of this book; their
+# cells stay pending.
 
 # %%
 table("fediod", 7, best)

@@ -50,7 +50,8 @@ from lab.report.verdict import COMPARED, compare, judge, values
 # %% [markdown]
 # ## Claims
 #
-# The figure counts the papers' claims by verdict. The tables have those of this book as well; the brackets behind a claim say where the paper makes it, or that this book asks.
+# The figure counts the papers' claims by verdict. The tables have those of this book as well; the brackets behind a claim
+# say where the paper makes it, or that this book asks.
 
 # %%
 by_verdict = {
@@ -67,8 +68,8 @@ said = "; ".join(f"{paper}: {', '.join(labels[paper])}" for paper in labels)
 show(axes.figure, alt=f"Claims by verdict. {said}.")
 
 # %% [markdown]
-# A table counts columns and measures, and shows the lead over the best baseline of each. *Behind* are those where the interval of
-# some baseline is below zero. Rows and columns that the paper does not have count only for claims of ours.
+# A table counts columns and measures, and shows the lead over the best baseline of each. *Behind* are those where the
+# interval of some baseline is below zero. Rows and columns that the paper does not have count only for claims of ours.
 #
 # ### FedVCK
 #
@@ -101,23 +102,24 @@ claims_table("fediod")
 #
 # Every number that the papers report, by what came out for it: each column adds up to the last line. Costs follow from shapes
 # and settings are read back, so they say nothing about accuracy. Methods that share a cell are one number, with the worst of
-# their verdicts; a number that the same runs measured in another table is a repeat. Measures of one run (GDD-FL reports several)
-# each count, and go together.
+# their verdicts; a number that the same runs measured in another table is a repeat. Measures of one run (GDD-FL reports
+# several) each count, and go together.
 
 # %%
 by_paper()
 
 # %% [markdown]
-# At a smaller budget, or on other data, only the order of two methods says something. Pairs that are ordered as in the paper (1),
-# the other way round (-1), or neither by a 90% interval (0). If all methods were equal, one in twenty would be on each side.
+# At a smaller budget, or on other data, only the order of two methods says something. Pairs that are ordered as in the
+# paper (1), the other way round (-1), or neither by a 90% interval (0). If all methods were equal, one in twenty would be
+# on each side.
 
 # %%
 pd.crosstab(directions()["ordered"], directions()["paper"])
 
 # %% [markdown]
 # How many verdicts on accuracies are false by chance? If no method differed from the paper, about one in twenty would be
-# *different* all the same. The table has how many numbers have each verdict, before budgets and choices are weighed, and would have
-# if a paper's number without a deviation were a single run, or exact:
+# *different* all the same. The table has how many numbers have each verdict, before budgets and choices are weighed, and
+# would have if a paper's number without a deviation were a single run, or exact:
 
 # %%
 known, rows, seen = records(), [], set()
@@ -155,9 +157,9 @@ progress()
 # %% [markdown]
 # ### Orders
 #
-# Is the paper's order of the methods the measured one? Kendall's tau is 1 for the same order and -1 for the opposite one: its mean
-# over seeds with a 95% interval. Pairs within the margin of each other do not count. Noise lowers tau, so one below 1 is no proof
-# of another order.
+# Is the paper's order of the methods the measured one? Kendall's tau is 1 for the same order and -1 for the opposite one:
+# its mean over seeds with a 95% interval. Pairs within the margin of each other do not count. Noise lowers tau, so one
+# below 1 is no proof of another order.
 
 # %% tags=["hide-output"]
 orders().set_index(["paper", "table", "column", "metric"]).round(2)
@@ -168,16 +170,16 @@ orders().set_index(["paper", "table", "column", "metric"]).round(2)
 # The tries of the laptop's budget by [the rule](10_verdicts): accuracy on validation data in percent, ✓ for the one that is
 # chosen. Budgets and widths are set by the time they take (`book/tables/profiles.yaml`). At the reduced budget only the
 # rows of FedVCK and FedDM as the paper describes them, and FedAvg's *chosen rate*, keep these rates; settings of the rows by
-# Adam were chosen on test images of CIFAR-10 at 0.05. The others have those of their papers or code, so no lead over them there is one over tuned
-# baselines.
+# Adam were chosen on test images of CIFAR-10 at 0.05. The others have those of their papers or code, so no lead over them
+# there is one over tuned baselines.
 
 # %% tags=["hide-output"]
 tried = tuning_table().rename(columns={"mean": "geometric mean"})
 tried
 
 # %% [markdown]
-# How much does the seed alone change a result? The standard deviation between seeds on the test set, in points, the median over
-# settings and splits that have several:
+# How much does the seed alone change a result? The standard deviation between seeds on the test set, in points, the
+# median over settings and splits that have several:
 
 # %%
 sets = [name for name in tried if name not in ("geometric mean", "chosen")]
@@ -197,8 +199,8 @@ spread = runs.groupby(["data", "method", "plan"])["accuracy"].std().dropna()
 spread.groupby(["method", "data"]).median().unstack("data").round(2)
 
 # %% [markdown]
-# The code of several methods crops and flips CIFAR's images in local training; no paper here says so, and no other table of this
-# book does it:
+# The code of several methods crops and flips CIFAR's images in local training; no paper here says so, and no other table
+# of this book does it:
 
 # %% tags=["hide-output"]
 table("reference", "crops", PROFILE)
@@ -233,9 +235,9 @@ show(dots(rates, "times as fast, median and range", "Whole runs in pairs"))
 # %% [markdown]
 # ### Precision
 #
-# Some records were computed in float32, others in bfloat16; each says which. Every method twice on the same clients and seeds:
-# bfloat16 minus float32, in points, with its 90% interval. The runs have two rounds, and a method near the chance level of 10% says
-# nothing.
+# Some records were computed in float32, others in bfloat16; each says which. Every method twice on the same clients and
+# seeds: bfloat16 minus float32, in points, with its 90% interval. The runs have two rounds, and a method near the chance
+# level of 10% says nothing.
 
 # %%
 rows = []
@@ -250,8 +252,8 @@ show(dots(precision, "bfloat16 minus float32 (points)", "Two rounds"))
 # ### Records of older versions
 #
 # Would the program write its records again? Of each method, data set and budget the run that took least, once more by a
-# later version (as `fedcon check` does); where it is more than two points from its record, up to three seeds. All differences,
-# and those of more than two points beside the deviation over seeds:
+# later version (as `fedcon check` does); where it is more than two points from its record, up to three seeds. All
+# differences, and those of more than two points beside the deviation over seeds:
 
 # %%
 held = pd.DataFrame(
@@ -276,8 +278,9 @@ held[held["difference"].abs() > 2].round(2)
 # %% [markdown]
 # ## Records
 #
-# Number of runs so far, with mean minutes and MB sent of one run. A record that an error in the program spoiled is taken back; all
-# others stay. Those *in a table* are False for tries that gave way to others and runs from before a table was changed.
+# Number of runs so far, with mean minutes and MB sent of one run. A record that an error in the program spoiled is taken
+# back; all others stay. Those *in a table* are False for tries that gave way to others and runs from before a table was
+# changed.
 
 # %% tags=["hide-output"]
 in_tables = {

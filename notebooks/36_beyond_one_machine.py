@@ -256,10 +256,11 @@ sentences(table.sort_values(["setting", "kB up a turn"]))
 
 # %% [markdown]
 # Methods that send models cost the same in every round; one-shot methods send images once, and their bytes are spread
-# over the rounds of the record. FedIOD talks in every step of its distillation. *Buffers* are the running statistics of batch normalisation. *Progress* is how FedVCK's loss of condensation fell: a
-# few numbers that a run may ask for; the method does not need them, so the figure above does not have them. *Meta* is
-# what takes a few bytes: a count of images, the round, a seed. FedIOD's *scores* are what discriminators say of images;
-# the discriminators stay with the clients. FedGAN sends its own.
+# over the rounds of the record. FedIOD talks in every step of its distillation. *Buffers* are the running statistics of
+# batch normalisation. *Progress* is how FedVCK's loss of condensation fell: a few numbers that a run may ask for; the
+# method does not need them, so the figure above does not have them. *Meta* is what takes a few bytes: a count of images,
+# the round, a seed. FedIOD's *scores* are what discriminators say of images; the discriminators stay with the clients.
+# FedGAN sends its own.
 #
 # ## What protects the wire
 #

@@ -59,13 +59,15 @@ def note(axes: Any, text: str) -> None:
 
 
 def _scale(axes: Any, log: str, at: Sequence[int] = (1, 2, 5)) -> None:
-    """Logarithmic axes with plain numbers at some multiples of each power of ten."""
+    """Logarithmic axes with plain numbers at these multiples of each power of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for name in log:
         axes.set(**{f"{name}scale": "log"})
         axis = getattr(axes, f"{name}axis")
-        axis.set(major_locator=LogLocator(subs=at), minor_formatter=NullFormatter())
+        # beyond two powers of ten there is room for the powers only
+        subs = at if np.ptp(np.log10(axis.get_view_interval())) < 2 else (1,)
+        axis.set(major_locator=LogLocator(subs=subs), minor_formatter=NullFormatter())
         axis.set_major_formatter("{x:g}")
 
 
@@ -80,7 +82,7 @@ def lines(
     title: str = "",
 ) -> Figure:
     """A line of `y` over `x` for each value of `by`: the mean of equal `x` in a band of one standard
-    deviation; of many a panel for each, in front of the others in grey.
+    deviation; of more than `CROWDED` a panel for each, with the others in grey.
 
     Args:
         frame: long form; `x`, `y` and `by` are columns of it.
@@ -242,13 +244,8 @@ def partition_plot(
     with canvas(min(2.2 + 0.55 * len(names), 12), min(1.5 + 0.27 * len(parts), 14), title) as axes:
         # 300 square points for the largest cell: neighbouring dots then just touch
         areas = 300 * counts[client, cls] / max(counts.max(), 1)
-        look = {
-            "size": areas,
-            "sizes": (areas.min(initial=300), 300),
-            "linewidth": 0,
-            "legend": False,
-        }
-        sns.scatterplot(x=cls, y=client, ax=axes, color=style.PALETTE[0], **look)
+        look = {"size": areas, "sizes": (areas.min(initial=300), 300), "legend": False}
+        sns.scatterplot(x=cls, y=client, ax=axes, color=style.PALETTE[0], linewidth=0, **look)
         axes.set_xticks(range(len(names)), names, rotation=0 if max(map(len, names)) < 4 else 90)
         axes.set_yticks(range(len(parts)), [f"client {k} ({n:,})" for k, n in enumerate(sizes)])
         axes.set(xlabel="class", xlim=(-0.6, len(names) - 0.4), ylim=(len(parts) - 0.4, -0.6))
